@@ -1,0 +1,146 @@
+//! What an operator can set, as types. `api` parses and refuses; here every value is already legal.
+
+/// The five things a cycle can do, in KAI's names (semantics.md §0.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Action {
+    /// Places pending gangs into what is idle or being released.
+    Allocate,
+    /// Moves running work to make room. Decides nothing yet.
+    Consolidation,
+    /// Takes from queues above their fair share. Decides nothing yet.
+    Reclaim,
+    /// Takes from lower priorities of the same queue. Decides nothing yet.
+    Preempt,
+    /// Removes gangs that fell below their minimum. Decides nothing yet.
+    StaleGangEviction,
+}
+
+impl Action {
+    /// All actions in KAI's default order.
+    pub const DEFAULT: [Self; 5] =
+        [Self::Allocate, Self::Consolidation, Self::Reclaim, Self::Preempt, Self::StaleGangEviction];
+
+    /// The name on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allocate => "allocate",
+            Self::Consolidation => "consolidation",
+            Self::Reclaim => "reclaim",
+            Self::Preempt => "preempt",
+            Self::StaleGangEviction => "stalegangeviction",
+        }
+    }
+}
+
+/// Which node is preferred among those that fit (plugin `nodeplacement`, semantics.md §5.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Strategy {
+    /// The fullest.
+    Binpack,
+    /// The emptiest.
+    Spread,
+}
+
+/// Which shared GPU of a node is preferred (plugins `gpupack`, `gpuspread`, semantics.md §5.4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CardOrder {
+    /// The fullest shared card first, an unshared one last.
+    Pack,
+    /// An unshared card first, then the emptiest shared one.
+    Spread,
+    /// Shared cards in index order, an unshared one last (neither plugin is on).
+    Index,
+}
+
+/// Settings of the `nodeplacement` plugin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodePlacement {
+    /// For pods that ask for any kind of GPU.
+    pub gpu: Strategy,
+    /// For all other pods.
+    pub cpu: Strategy,
+}
+
+/// Plugins that are switched on and off by name and have no settings here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "one switch for each of KAI's plugins")]
+pub struct Plugins {
+    /// Selectors, taints, node state, node kind, pod slots (semantics.md §9.2).
+    pub predicates: bool,
+    /// Fair share, queue order, limits and quotas (semantics.md §3, §4.1, §6.3).
+    pub proportion: bool,
+    /// Gang order by priority (semantics.md §4.2).
+    pub priority: bool,
+    /// Gang order by "below its minimum" (semantics.md §4.2).
+    pub elastic: bool,
+    /// Pod order: `training.kubeflow.org/job-role` (semantics.md §4.3).
+    pub kubeflow: bool,
+    /// Pod order: `ray.io/node-type` (semantics.md §4.3).
+    pub ray: bool,
+    /// Pod order: `kai.scheduler/task-priority` (semantics.md §4.3).
+    pub task_order: bool,
+    /// Sub-group order (semantics.md §7.2).
+    pub subgroup_order: bool,
+    /// Prefer the node named in `status.nominatedNodeName`.
+    pub nominated_node: bool,
+    /// Prefer nodes where a shared GPU has room.
+    pub gpu_sharing_order: bool,
+    /// Prefer nodes where nothing has to be waited for.
+    pub node_availability: bool,
+    /// Prefer CPU-only nodes for CPU-only pods.
+    pub resource_type: bool,
+}
+
+impl Plugins {
+    /// Everything on.
+    pub const ALL: Self = Self {
+        predicates: true,
+        proportion: true,
+        priority: true,
+        elastic: true,
+        kubeflow: true,
+        ray: true,
+        task_order: true,
+        subgroup_order: true,
+        nominated_node: true,
+        gpu_sharing_order: true,
+        node_availability: true,
+        resource_type: true,
+    };
+}
+
+/// Settings of one cycle.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Config {
+    /// The actions to run, in this order.
+    pub actions: Vec<Action>,
+    /// At most this many gangs of each leaf queue are tried by `allocate` in a cycle; `None`: all.
+    pub allocate_depth: Option<u32>,
+    /// Switches.
+    pub plugins: Plugins,
+    /// `None`: plugin `nodeplacement` is off, equally good nodes are taken by name.
+    pub node_placement: Option<NodePlacement>,
+    /// Order of the cards inside a node.
+    pub card_order: CardOrder,
+    /// Weight of historical usage in fair share, ≥ 0 (argument `kValue`, semantics.md §3.5).
+    pub k_value: f64,
+    /// GPU pods only on `gpu-worker` nodes, others only on `cpu-worker` nodes.
+    pub restrict_nodes: bool,
+}
+
+impl Config {
+    /// KAI's defaults (semantics.md §0.2, §0.3).
+    #[must_use]
+    pub fn kai_default() -> Self {
+        Self {
+            actions: Action::DEFAULT.to_vec(),
+            allocate_depth: None,
+            plugins: Plugins::ALL,
+            node_placement: Some(NodePlacement { gpu: Strategy::Binpack, cpu: Strategy::Binpack }),
+            card_order: CardOrder::Pack,
+            k_value: 1.0,
+            restrict_nodes: false,
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! The cluster as columns.
+pub mod queues;
