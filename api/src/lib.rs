@@ -1,1 +1,37 @@
-//! (being built)
+//! Kubernetes objects ⇄ core rows. No client, no clock of its own beyond the wall clock default of [`read::Options::now`].
+//!
+//! Start at [`read::load`]: bytes → objects → rows ([`muster_core::snapshot::Snapshot`]) and the names that rows leave out
+//! ([`names::Names`]). Objects flow one way, each stage by itself:
+//!
+//! | stage | module | knows |
+//! |---|---|---|
+//! | bytes → text of single objects | [`read`] | archives, JSON, YAML, folders |
+//! | text → facts | `pods`, `nodes`, `queues`, `gangs`, `settings` | one object at a time |
+//! | facts → rows | `assemble`, `classes` | all objects, indices |
+//!
+//! Kubernetes' own arithmetic is in [`quantity`], `requests`, `selector`; KAI's GPU vocabulary in `gpu`.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod crds;
+pub mod duration;
+pub mod names;
+pub mod problem;
+pub mod quantity;
+pub mod read;
+pub mod report;
+pub mod report_amount;
+pub mod sentences;
+
+mod assemble;
+mod classes;
+mod gangs;
+mod gpu;
+mod nodes;
+mod pods;
+mod queues;
+mod requests;
+mod selector;
+mod settings;
+mod validate;

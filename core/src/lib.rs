@@ -8,10 +8,20 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod actions;
+pub mod bounds;
 pub mod config;
+pub mod cycle;
 pub mod explain;
+pub mod fair_share;
+pub mod feasible;
 pub mod index;
+pub mod order;
 pub mod outcome;
+pub mod pending;
+pub mod place;
 pub mod snapshot;
+pub mod statement;
 pub mod tables;
 pub mod units;
+pub mod verify;

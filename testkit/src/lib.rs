@@ -1,1 +1,6 @@
-//! (being built)
+//! What tests, benches and `muster generate` share: seeded clusters, and slow checkers of what the fast core decides.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod generate;

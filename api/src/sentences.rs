@@ -1,0 +1,1 @@
+//! Reasons as sentences.

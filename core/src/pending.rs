@@ -1,0 +1,414 @@
+//! From failed turns to reasons: what is remembered during the cycle, and what is worked out when it ends.
+//!
+//! A turn that failed with nothing placed is explained at the end, against what is left then, once for each class. A turn
+//! that failed with some members placed is explained on the spot, before they are taken back.
+
+use muster_kernels::{fit, mask};
+use rayon::prelude::*;
+
+use crate::config::{Action, CardOrder, Config};
+use crate::explain::{Nearest, Reason, Refusal, Scarce, Shortage, Tally};
+use crate::feasible::Feasible;
+use crate::index::{ClassIdx, Col, GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
+use crate::outcome::{Outcome, PendingGang};
+use crate::place::NodeSearch;
+use crate::place::cards::CardBuffer;
+use crate::place::gang::Miss;
+use crate::snapshot::{PodStatus, SubgroupKind};
+use crate::tables::Tables;
+use crate::tables::classes::{Kind, Need};
+use crate::tables::gangs::Member;
+use crate::tables::nodes::{CPU, Dim, GPU, MEMORY, PODS};
+
+/// Nodes × classes below which looking at them is not worth several threads (a node costs about 10 ns).
+const PARALLEL_CELLS_MIN: usize = 1 << 13;
+
+/// Why a gang's last turn failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Failure {
+    /// A range of [`Failures::reasons`].
+    Reasons(u32, u32),
+    /// Its first pod found no node.
+    NoNode { pod: PodIdx, members: u32 },
+}
+
+/// A gang of `members` or more pods of a class cannot be placed until something is freed.
+#[derive(Clone, Copy, Debug)]
+struct KnownMiss {
+    members: u32,
+    placed: u32,
+    /// The explanation, if it was made on the spot.
+    seen: Option<Seen>,
+}
+
+/// What the nodes say to a class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Seen {
+    refusals: Tally,
+    nearest: Option<Nearest>,
+}
+
+/// A class that found no node, to be looked at when the cycle ends.
+#[derive(Clone, Debug)]
+struct Look {
+    class: ClassIdx,
+    seen: Seen,
+    scratch: Vec<u64>,
+}
+
+/// What is remembered of failed turns. Reused from cycle to cycle.
+#[derive(Clone, Debug, Default)]
+pub struct Failures {
+    of: Col<GangIdx, Option<Failure>>,
+    reasons: Vec<Reason>,
+    start: usize,
+    known: Col<ClassIdx, Option<KnownMiss>>,
+    looks: Vec<Look>,
+    look_of: Col<ClassIdx, Option<u32>>,
+    scratch: Vec<u64>,
+}
+
+impl Failures {
+    /// A cycle begins.
+    pub fn clear(&mut self, tables: &Tables) {
+        self.of.reset(tables.gangs.queue.len(), None);
+        self.reasons.clear();
+        self.known.reset(tables.classes.row.len(), None);
+        self.look_of.reset(tables.classes.row.len(), None);
+    }
+
+    /// Reasons pushed from here on belong to a gang.
+    pub fn begin(&mut self, gang: GangIdx) {
+        self.start = self.reasons.len();
+        self.of[gang] = None;
+    }
+
+    /// A reason.
+    pub fn push(&mut self, reason: Reason) {
+        self.reasons.push(reason);
+    }
+
+    /// The gang's reasons are complete.
+    pub fn end(&mut self, gang: GangIdx) {
+        self.of[gang] = Some(Failure::Reasons(cut(self.start), cut(self.reasons.len())));
+    }
+
+    /// The gang was not tried.
+    pub fn beyond_depth(&mut self, gang: GangIdx, queue: QueueIdx, depth: u32) {
+        self.begin(gang);
+        self.push(Reason::BeyondQueueDepth { queue, depth });
+        self.end(gang);
+    }
+
+    /// Whether a gang of `members` pods, all of `class`, is known to find no place; then that is its failure too.
+    pub fn known_miss(
+        &mut self,
+        tables: &Tables,
+        gang: GangIdx,
+        class: ClassIdx,
+        first: Option<PodIdx>,
+        members: u32,
+    ) -> bool {
+        let Some(known) = self.known[class].filter(|known| members >= known.members) else { return false };
+        let Some(first) = first else { return false };
+        match known.seen {
+            None => self.of[gang] = Some(Failure::NoNode { pod: first, members }),
+            Some(Seen { refusals, nearest }) => {
+                let subgroup = tables.pods.subgroup[first].expect("a pod that takes a turn is in a pod set");
+                let pod = tables.pods.waiting(subgroup).nth(known.placed as usize).unwrap_or(first);
+                self.begin(gang);
+                self.push(Reason::NoNode { pod, placed: known.placed, members, refusals, nearest });
+                self.end(gang);
+            }
+        }
+        true
+    }
+
+    /// A pod of the gang found no node. Must be called before the turn is rolled back.
+    #[expect(clippy::too_many_arguments, reason = "everything a failed turn knows")]
+    pub fn no_node(
+        &mut self,
+        tables: &Tables,
+        config: &Config,
+        search: &mut NodeSearch,
+        gang: GangIdx,
+        miss: Miss,
+        members: u32,
+        class: Option<ClassIdx>,
+    ) {
+        let asked = tables.pods.class[miss.pod];
+        let seen = if miss.placed == 0 || tables.classes.row[asked].blocked.is_some() {
+            self.of[gang] = Some(Failure::NoNode { pod: miss.pod, members });
+            None
+        } else {
+            search.feasible.prepare(tables, config, asked);
+            let seen = refuse(tables, &search.feasible, asked, &mut self.scratch);
+            self.begin(gang);
+            let Seen { refusals, nearest } = seen;
+            self.push(Reason::NoNode { pod: miss.pod, placed: miss.placed, members, refusals, nearest });
+            self.end(gang);
+            Some(seen)
+        };
+        if let Some(class) = class {
+            self.known[class] = Some(KnownMiss { members, placed: miss.placed, seen });
+        }
+    }
+
+    /// Writes why each gang with waiting pods waits, at the end of a cycle.
+    pub fn explain(&mut self, tables: &Tables, config: &Config, search: &mut NodeSearch, outcome: &mut Outcome) {
+        self.look_at_nodes(tables, config, search);
+        for gang in (0..tables.gangs.queue.len()).map(GangIdx::new) {
+            let waiting = waiting_pods(tables, gang);
+            if waiting == 0 {
+                continue;
+            }
+            let start = outcome.reasons.len();
+            self.explain_gang(tables, config, gang, waiting, &mut outcome.reasons);
+            debug_assert!(outcome.reasons.len() > start, "every gang that waits has a reason");
+            let reasons = (cut(start), cut(outcome.reasons.len()));
+            outcome.pending.push(PendingGang { gang, pods: waiting, reasons });
+        }
+    }
+
+    /// For every class whose first pod found no node: which nodes refuse it now, on all threads.
+    fn look_at_nodes(&mut self, tables: &Tables, config: &Config, search: &mut NodeSearch) {
+        let mut used = 0;
+        for failure in self.of.iter().flatten() {
+            let Failure::NoNode { pod, .. } = *failure else { continue };
+            let class = tables.pods.class[pod];
+            if self.look_of[class].is_some() || is_hopeless(tables, class) {
+                continue;
+            }
+            search.feasible.prepare(tables, config, class);
+            if used == self.looks.len() {
+                self.looks.push(Look { class, seen: Seen::default(), scratch: Vec::new() });
+            }
+            self.looks[used].class = class;
+            self.look_of[class] = Some(cut(used));
+            used += 1;
+        }
+        let look = |look: &mut Look| look.seen = refuse(tables, &search.feasible, look.class, &mut look.scratch);
+        if used * tables.nodes.len() >= PARALLEL_CELLS_MIN {
+            self.looks[..used].par_iter_mut().for_each(look);
+        } else {
+            self.looks[..used].iter_mut().for_each(look);
+        }
+    }
+
+    fn explain_gang(&self, tables: &Tables, config: &Config, gang: GangIdx, waiting: u32, reasons: &mut Vec<Reason>) {
+        let gangs = &tables.gangs;
+        let start = reasons.len();
+        if let Err(missing) = gangs.queue[gang] {
+            reasons.push(Reason::NoQueue(missing));
+        }
+        if let Some(queue) = gangs.queue[gang].ok().filter(|&queue| !tables.queues.is_leaf(queue)) {
+            reasons.push(Reason::QueueNotLeaf(queue));
+        }
+        if gangs.backed_off[gang] {
+            reasons.push(Reason::BackedOff);
+        }
+        explain_members(tables, gang, Member::Gang(gang), reasons);
+        let gated = gangs.subgroups[gang].iter().map(|s| gangs.counts[s].gated).sum();
+        if gated == waiting {
+            reasons.push(Reason::Gated { pods: gated });
+        }
+        let strays = stray_pods(tables, gang);
+        if strays > 0 {
+            reasons.push(Reason::UnknownSubgroup { pods: strays });
+        }
+        match self.of[gang] {
+            Some(Failure::Reasons(from, to)) => reasons.extend_from_slice(&self.reasons[from as usize..to as usize]),
+            Some(Failure::NoNode { pod, members }) => reasons.push(self.explain_pod(tables, pod, members)),
+            None => {}
+        }
+        if reasons.len() == start && !config.actions.contains(&Action::Allocate) {
+            reasons.push(Reason::ActionNotRun(Action::Allocate));
+        }
+    }
+
+    fn explain_pod(&self, tables: &Tables, pod: PodIdx, members: u32) -> Reason {
+        let class = tables.pods.class[pod];
+        if let Some(why) = tables.classes.row[class].blocked {
+            return Reason::Blocked { pod, why };
+        }
+        if let Some(Need { dim, amount }) = tables.classes.too_large[class] {
+            let free = tables.nodes.total[dim.at()].iter().copied().max().unwrap_or(0);
+            return Reason::TooLarge { pod, short: Shortage { what: scarce(dim), asked: amount, free } };
+        }
+        let look = self.look_of[class].expect("every class that found no node was looked at");
+        let Seen { refusals, nearest } = self.looks[look as usize].seen;
+        Reason::NoNode { pod, placed: 0, members, refusals, nearest }
+    }
+}
+
+/// Pods that no node can take, whatever is free.
+fn is_hopeless(tables: &Tables, class: ClassIdx) -> bool {
+    tables.classes.row[class].blocked.is_some() || tables.classes.too_large[class].is_some()
+}
+
+/// Pods of a gang that wait, gated ones and those of unknown sub-groups included.
+fn waiting_pods(tables: &Tables, gang: GangIdx) -> u32 {
+    let gangs = &tables.gangs;
+    let counted: u32 = gangs.subgroups[gang].iter().map(|s| gangs.counts[s].pending + gangs.counts[s].gated).sum();
+    counted + stray_pods(tables, gang)
+}
+
+fn stray_pods(tables: &Tables, gang: GangIdx) -> u32 {
+    let gangs = &tables.gangs;
+    let known: u32 = gangs.subgroups[gang].iter().map(|s| gangs.counts[s].pods).sum();
+    if known as usize == gangs.pods[gang].len() {
+        return 0;
+    }
+    let stray = |pod: &PodIdx| tables.pods.subgroup[*pod].is_none() && tables.pods.status[*pod] == PodStatus::Pending;
+    count(gangs.pods[gang].iter().filter(stray).count())
+}
+
+/// Members that lack pods, as far as the gang lacks members because of them.
+fn explain_members(tables: &Tables, gang: GangIdx, of: Member, reasons: &mut Vec<Reason>) {
+    let gangs = &tables.gangs;
+    if gangs.ready(of) {
+        return;
+    }
+    if let Member::Subgroup(subgroup) = of
+        && let SubgroupKind::PodSet { min } = gangs.kind[subgroup]
+    {
+        let gated = gangs.counts[subgroup].gated;
+        reasons.push(Reason::TooFewPods { subgroup, present: gangs.attainable(of), gated, min });
+        return;
+    }
+    let members = gangs.members(of);
+    if members.len() > 1 {
+        let set = if let Member::Subgroup(subgroup) = of { Some(subgroup) } else { None };
+        reasons.push(Reason::TooFewMembers { set, ready: gangs.attainable(of), required: gangs.threshold(of) });
+    }
+    for &member in members {
+        explain_members(tables, gang, Member::Subgroup(member), reasons);
+    }
+}
+
+/// The nodes that refuse a class now, by the first test that each fails, and the one that came nearest. The class must be
+/// prepared.
+fn refuse(tables: &Tables, feasible: &Feasible, class: ClassIdx, left: &mut Vec<u64>) -> Seen {
+    let mut refusals = feasible.tally(class);
+    left.clear();
+    left.extend_from_slice(feasible.mask(class));
+    let nearest = nearest(tables, class, left);
+    let mut keep = |refusal: Refusal, test: &dyn Fn(&mut [u64])| {
+        let before = mask::count(left);
+        test(left);
+        refusals.add(refusal, count(before - mask::count(left)));
+    };
+    keep(Refusal::Gpu, &|nodes| {
+        if let Kind::Shared { devices } = tables.classes.kind[class] {
+            keep_where(nodes, |node| cards_with_room(tables, class, node) >= i64::from(devices));
+        }
+    });
+    for (refusal, of) in [
+        (Refusal::Gpu, Some(GPU)),
+        (Refusal::Cpu, Some(CPU)),
+        (Refusal::Memory, Some(MEMORY)),
+        (Refusal::Extra, None),
+        (Refusal::Pods, Some(PODS)),
+    ] {
+        keep(refusal, &|nodes| {
+            for need in tables.classes.needs(class).iter().filter(|need| group_of(need.dim) == of) {
+                fit::at_least(nodes, &tables.nodes.soon[need.dim.at()], need.amount);
+            }
+        });
+    }
+    keep(Refusal::Pods, &|nodes| {
+        if let Kind::Shared { devices } = tables.classes.kind[class] {
+            // A card that is newly shared costs a slot for its reservation pod as well.
+            keep_where(nodes, |node| CardBuffer::judge(tables, CardOrder::Pack, class, node, devices).is_some());
+        }
+    });
+    keep(Refusal::CardQuota, &|nodes| {
+        if tables.classes.charge_varies(class) {
+            nodes.fill(0);
+        }
+    });
+    Seen { refusals, nearest }
+}
+
+/// The dimension itself if it has a test of its own, else none: one test for all others.
+fn group_of(dim: Dim) -> Option<Dim> {
+    dim.as_extra().is_none().then_some(dim)
+}
+
+fn keep_where(nodes: &mut [u64], good: impl Fn(NodeIdx) -> bool) {
+    for word in 0..nodes.len() {
+        let mut bits = nodes[word];
+        while bits != 0 {
+            let bit = bits.trailing_zeros();
+            bits &= bits - 1;
+            if !good(NodeIdx::new(word * 64 + bit as usize)) {
+                nodes[word] &= !(1 << bit);
+            }
+        }
+    }
+}
+
+/// Cards of a node that could take a pod's part: shared ones with room, and whole GPUs.
+fn cards_with_room(tables: &Tables, class: ClassIdx, node: NodeIdx) -> i64 {
+    let card = tables.nodes.card_mib[node];
+    let Some(mib) = tables.classes.mib_on(class, card).filter(|&mib| mib <= card) else { return 0 };
+    let shared = tables.gpus.on(node).filter(|&group| tables.gpus.room_soon(group, card) >= mib).count();
+    i64::from(count(shared)) + tables.nodes.soon[GPU.at()][node].max(0)
+}
+
+/// The node of `nodes` that lacks least: the fewest scarce resources, then the smallest missing share of the first one.
+fn nearest(tables: &Tables, class: ClassIdx, nodes: &[u64]) -> Option<Nearest> {
+    let mut best: Option<(u32, i64, Nearest)> = None;
+    for node in mask::ones(nodes).map(NodeIdx::new) {
+        let Some(found) = shortage(tables, class, node) else { continue };
+        // Missing share in parts of 2^20, so that the comparison is one of integers.
+        let missing = i128::from(found.short.asked - found.short.free) << 20;
+        let share = i64::try_from(missing / i128::from(found.short.asked.max(1))).unwrap_or(i64::MAX);
+        if best.is_none_or(|(scarce, least, _)| (found.scarce, share) < (scarce, least)) {
+            best = Some((found.scarce, share, found));
+        }
+    }
+    best.map(|(.., nearest)| nearest)
+}
+
+/// What a node lacks for a class; `None` if nothing.
+fn shortage(tables: &Tables, class: ClassIdx, node: NodeIdx) -> Option<Nearest> {
+    let mut first = None;
+    let mut scarce_count = 0;
+    let mut lacks = |short: Shortage| {
+        first = first.or(Some(short));
+        scarce_count += 1;
+    };
+    if let Kind::Shared { devices } = tables.classes.kind[class]
+        && cards_with_room(tables, class, node) < i64::from(devices)
+    {
+        let mib = tables.classes.mib_on(class, tables.nodes.card_mib[node]).unwrap_or(0);
+        lacks(Shortage { what: Scarce::CardMib, asked: mib, free: tables.gpus.room[node].max(0) });
+    }
+    let needs = tables.classes.needs(class);
+    for need in needs.iter().filter(|n| n.dim == GPU).chain(needs.iter().filter(|n| n.dim != GPU)) {
+        let free = tables.nodes.soon[need.dim.at()][node];
+        if free < need.amount {
+            lacks(Shortage { what: scarce(need.dim), asked: need.amount, free });
+        }
+    }
+    first.map(|short| Nearest { node, short, scarce: scarce_count })
+}
+
+fn scarce(dim: Dim) -> Scarce {
+    match dim {
+        CPU => Scarce::Cpu,
+        MEMORY => Scarce::Memory,
+        GPU => Scarce::Gpus,
+        PODS => Scarce::Pods,
+        _ => Scarce::Extra(dim.as_extra().expect("every other dimension is an extra one")),
+    }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).expect("rows are counted in u32")
+}
+
+fn cut(i: usize) -> u32 {
+    u32::try_from(i).expect("there are fewer reasons than u32::MAX")
+}

@@ -1,0 +1,147 @@
+//! Pods: to whom each belongs, what it asks for, and where it is.
+
+use crate::index::{ClassIdx, Col, GangIdx, GroupIdx, Idx, NodeIdx, PodIdx, Span, SubgroupIdx};
+use crate::snapshot::{PodRow, PodStatus, Snapshot, TaskPriority};
+
+/// A position in [`Pods::queue_list`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct TurnIdx(u32);
+
+impl Idx for TurnIdx {
+    fn new(i: usize) -> Self {
+        Self(u32::try_from(i).expect("a table has at most u32::MAX rows"))
+    }
+    fn at(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where a pod is and what it does there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placement {
+    /// What it does.
+    pub status: PodStatus,
+    /// Where.
+    pub node: Option<NodeIdx>,
+    /// The shared GPUs it has: a range of [`Pods::group_list`].
+    pub groups: (u32, u32),
+}
+
+impl Placement {
+    /// Nowhere.
+    pub const PENDING: Self = Self { status: PodStatus::Pending, node: None, groups: (0, 0) };
+}
+
+/// One row a pod.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Pods {
+    /// Its gang. Fixed.
+    pub gang: Col<PodIdx, Option<GangIdx>>,
+    /// Its pod set. Fixed.
+    pub subgroup: Col<PodIdx, Option<SubgroupIdx>>,
+    /// What it asks for. Fixed.
+    pub class: Col<PodIdx, ClassIdx>,
+    /// The node it would rather have. Fixed.
+    pub nominated: Col<PodIdx, Option<NodeIdx>>,
+    /// What it does. Written by the statement.
+    pub status: Col<PodIdx, PodStatus>,
+    /// Where it is or goes. Written by the statement.
+    pub node: Col<PodIdx, Option<NodeIdx>>,
+    /// Its shared GPUs: a range of `group_list`. Written by the statement.
+    pub groups: Col<PodIdx, (u32, u32)>,
+    /// Shared GPUs of all pods; grows during a cycle. Written by the statement.
+    pub group_list: Vec<GroupIdx>,
+    /// The pods of a pod set in the order in which they are served, a range of `queue_list`. Fixed.
+    pub turns: Col<SubgroupIdx, Span<TurnIdx>>,
+    /// Pods of a pod set before this turn do not wait. Written by the actions.
+    pub waiting_from: Col<SubgroupIdx, u32>,
+    /// Pods, pod set by pod set. Fixed.
+    pub queue_list: Col<TurnIdx, PodIdx>,
+}
+
+impl Pods {
+    pub(crate) fn load(&mut self, rows: &Snapshot) {
+        for row in rows.pods.iter() {
+            self.gang.push(row.gang);
+            self.subgroup.push(row.subgroup);
+            self.class.push(row.class);
+            self.nominated.push(row.nominated);
+            self.status.push(row.status);
+            self.node.push(row.node);
+            self.groups.push(row.groups);
+        }
+        self.group_list.clone_from(&rows.pod_groups);
+        self.line_up(rows);
+    }
+
+    /// Sorts each pod set into the order of semantics.md §4.3.
+    fn line_up(&mut self, rows: &Snapshot) {
+        let plugins = &rows.config.plugins;
+        let rank = |pod: PodIdx| {
+            let row: &PodRow = &rows.pods[pod];
+            let leader = plugins.kubeflow && row.leader;
+            let head = plugins.ray && row.ray_head;
+            let turn = if plugins.task_order { turn(row.task_priority) } else { (0, 0) };
+            (!leader, !head, turn, pod)
+        };
+        let mut members: Vec<(SubgroupIdx, PodIdx)> = rows.pods.entries().filter_map(|(p, r)| Some((r.subgroup?, p))).collect();
+        if !members.is_sorted_by_key(|&(subgroup, pod)| (subgroup, rank(pod))) {
+            members.sort_by_key(|&(subgroup, pod)| (subgroup, rank(pod)));
+        }
+        self.queue_list = members.iter().map(|&(_, pod)| pod).collect();
+        self.turns.reset(rows.subgroups.len(), Span::EMPTY);
+        self.waiting_from.reset(rows.subgroups.len(), 0);
+        let mut start = 0;
+        for set in members.chunk_by(|a, b| a.0 == b.0) {
+            self.turns[set[0].0] = Span::new(start, start + set.len());
+            start += set.len();
+        }
+    }
+
+    /// Where a pod is.
+    #[must_use]
+    pub fn placement(&self, pod: PodIdx) -> Placement {
+        Placement { status: self.status[pod], node: self.node[pod], groups: self.groups[pod] }
+    }
+
+    pub(crate) fn set_placement(&mut self, pod: PodIdx, to: Placement) {
+        self.status[pod] = to.status;
+        self.node[pod] = to.node;
+        self.groups[pod] = to.groups;
+    }
+
+    /// The shared GPUs of a placement.
+    #[must_use]
+    pub fn groups_of(&self, placement: Placement) -> &[GroupIdx] {
+        &self.group_list[placement.groups.0 as usize..placement.groups.1 as usize]
+    }
+
+    /// The pods of a pod set that wait, first to be served first.
+    pub fn waiting(&self, subgroup: SubgroupIdx) -> impl Iterator<Item = PodIdx> + '_ {
+        let line = self.queue_list.range(self.turns[subgroup]);
+        let from = self.waiting_from[subgroup] as usize;
+        line[from..].iter().copied().filter(|&pod| self.status[pod] == PodStatus::Pending)
+    }
+
+    /// Pods at the head of a pod set's line that got a node need not be looked at again in this cycle.
+    pub(crate) fn move_up(&mut self, subgroup: SubgroupIdx) {
+        let line = self.queue_list.range(self.turns[subgroup]);
+        let from = self.waiting_from[subgroup] as usize;
+        let served = line[from..].iter().take_while(|&&pod| self.status[pod] != PodStatus::Pending).count();
+        self.waiting_from[subgroup] += u32::try_from(served).expect("pods are counted in u32");
+    }
+
+    /// A cycle begins: everybody has to be looked at.
+    pub(crate) fn line_up_again(&mut self) {
+        self.waiting_from.as_mut_slice().fill(0);
+    }
+}
+
+/// Sort key of a task priority: numbers before none before nonsense, larger numbers first.
+fn turn(priority: TaskPriority) -> (u8, i128) {
+    match priority {
+        TaskPriority::Number(n) => (0, -i128::from(n)),
+        TaskPriority::Absent => (1, 0),
+        TaskPriority::Unparsable => (2, 0),
+    }
+}

@@ -1,0 +1,56 @@
+//! What the kernels share: blocks of 64 rows (one mask word), and the way from mask bits to lanes and back.
+
+use wide::i64x4;
+
+/// Rows in a block: the bits of one mask word.
+pub(crate) const BLOCK: usize = 64;
+/// Rows in a vector.
+pub(crate) const LANES: usize = 4;
+/// One block of a column.
+pub(crate) type Block = [i64; BLOCK];
+
+/// Panics unless `mask` is a mask of `rows` rows.
+#[inline]
+pub(crate) fn check_mask(mask: &[u64], rows: usize) {
+    assert_eq!(mask.len(), rows.div_ceil(BLOCK), "a mask has one bit for each of the column's {rows} rows");
+}
+
+/// Panics unless a second column has as many rows as the first.
+#[inline]
+pub(crate) fn check_rows(column: &[i64], rows: usize) {
+    assert_eq!(column.len(), rows, "columns of one table have one length");
+}
+
+/// The block as vectors, in row order.
+#[inline]
+pub(crate) fn vectors(block: &Block) -> impl Iterator<Item = i64x4> + '_ {
+    block.as_chunks::<LANES>().0.iter().map(|&cells| i64x4::new(cells))
+}
+
+/// Fewer than 64 rows, filled up to a block.
+#[inline]
+pub(crate) fn padded(tail: &[i64], filler: i64) -> Block {
+    let mut block = [filler; BLOCK];
+    block[..tail.len()].copy_from_slice(tail);
+    block
+}
+
+/// A word with the first `rows` bits set, for `rows` < 64.
+#[inline]
+pub(crate) const fn low_bits(rows: usize) -> u64 {
+    (1 << rows) - 1
+}
+
+/// All bits of a lane set where the mask bit is: bits `4 * group ..` of the word.
+#[inline]
+pub(crate) fn lanes_of(word: u64, group: usize) -> i64x4 {
+    const BITS: i64x4 = i64x4::new([1, 2, 4, 8]);
+    let here = i64x4::splat((word >> (group * LANES)).cast_signed()) & BITS;
+    here.simd_eq(BITS)
+}
+
+/// Bit `i` set where lane `i` is.
+#[inline]
+pub(crate) fn bits_of(lanes: i64x4) -> u64 {
+    u64::from(lanes.to_bitmask())
+}
