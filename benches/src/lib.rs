@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod shapes;
+
 use std::error::Error;
 use std::ffi::c_int;
 use std::fs::{self, File};

@@ -1,7 +1,6 @@
 //! Sets of rows as dense words: fill, combine, count, walk.
 //!
-//! Plain loops: they are element-wise, and the compiler's vectors (AVX2, popcount by shuffle) are as good as written ones.
-//! [`count`] was measured against lanes of `wide` and keeps the plain form.
+//! Plain loops over words: they are element-wise, and the compiler's vectors (AVX2, popcount by shuffle) leave nothing to win.
 
 use crate::lanes::{BLOCK, low_bits};
 

@@ -92,7 +92,11 @@ impl Case {
             assert_eq!(mask::get(a, i), reference::get(a, i));
             for on in [false, true] {
                 let (mut is, mut expected) = (a.to_vec(), a.to_vec());
-                if on { mask::set(&mut is, i) } else { mask::clear(&mut is, i) }
+                if on {
+                    mask::set(&mut is, i)
+                } else {
+                    mask::clear(&mut is, i)
+                }
                 reference::put(&mut expected, i, on);
                 assert_eq!(is, expected);
             }
@@ -192,7 +196,8 @@ fn the_lowest_row_wins_ties() {
 /// All quotients near all powers of two, where a reciprocal that is one off would show.
 #[test]
 fn copies_divides_exactly() {
-    let edges: Vec<i64> = (0..63).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1]).chain([i64::MAX - 1, i64::MAX]).collect();
+    let edges: Vec<i64> =
+        (0..63).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1]).chain([i64::MAX - 1, i64::MAX]).collect();
     for &need in edges.iter().filter(|&&need| need > 0) {
         let multiple = i64::MAX / need * need;
         let column: Vec<i64> = edges.iter().copied().chain([multiple - 1, multiple, multiple / 2]).collect();

@@ -1,7 +1,7 @@
 //! The corpus of situations with known outcome: which scenarios this version must get right, and the checker's verdict on them.
 //!
-//! The checker (`../shared/tools/check_corpus.py`) knows what is right; this file knows what is asked for: the tags of the scenarios
-//! decide, no list of names.
+//! The checker (`../shared/tools/check_corpus.py`) knows what is right; this file knows what is asked for: the tags of the
+//! scenarios decide, no list of names.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,7 @@
 //! `cargo xtask …`: everything a developer or the CI runs, written once, in the language of the house.
 //!
-//! Known here: cargo, the checker of the corpus, the rules of the house. Not known: anything of the scheduler itself; no crate of the
-//! workspace is a dependency, so that a broken one can still be tested and tidied.
+//! Known here: cargo, the checker of the corpus, the rules of the house. Not known: anything of the scheduler itself; no crate of
+//! the workspace is a dependency, so that a broken one can still be tested and tidied.
 
 #![forbid(unsafe_code)]
 
@@ -57,7 +57,14 @@ enum Command {
     },
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run() -> anyhow::Result<ExitCode> {
     let repo = Repo::find()?;
     match Arguments::parse().command {
         Command::Test { keep_going, only } => stages::run_named(&repo, stages::TEST, keep_going, &only),

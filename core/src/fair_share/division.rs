@@ -100,10 +100,11 @@ pub(super) fn divide(siblings: &mut [Sibling], amount: i64, unit: i64, k_value: 
     for sibling in siblings.iter_mut() {
         sibling.give(sibling.guaranteed.min(sibling.requestable), &mut remaining);
     }
+    if remaining <= 0 {
+        return;
+    }
     for bucket in siblings.chunk_by_mut(|a, b| a.priority == b.priority) {
-        if remaining > 0 {
-            share_over_quota(bucket, &mut remaining, unit, k_value, line);
-        }
+        share_over_quota(bucket, &mut remaining, unit, k_value, line);
     }
     for bucket in siblings.chunk_by_mut(|a, b| a.priority == b.priority) {
         share_leftovers(bucket, &mut remaining, unit, line);

@@ -97,6 +97,13 @@ fn what_one_does_not_want_goes_to_the_others() {
     assert_eq!(shares(12, 0.0, &[queue(0, 9.0, 1), queue(0, 1.0, 2), queue(0, 2.0, 99)]), [1, 2, 9]);
 }
 
+/// The first wants exactly its proportion, so there is no second round that would divide the remaining unit by weight: leftovers
+/// are 0.25 and 0.75, not 0.75 and 0.25.
+#[test]
+fn an_exact_proportion_does_not_start_another_round() {
+    assert_eq!(shares(6, 0.0, &[queue(0, 4.0, 3), queue(0, 3.0, 99), queue(0, 1.0, 99)]), [3, 2, 1]);
+}
+
 #[test]
 fn the_last_slice_may_be_a_part_of_a_gpu() {
     let half = MICRO_PER_GPU / 2;
@@ -110,6 +117,9 @@ fn the_last_slice_may_be_a_part_of_a_gpu() {
 fn weight_zero_gets_its_quota_only() {
     assert_eq!(shares(9, 1.0, &[queue(1, 0.0, 9), queue(1, 1.0, 9)]), [1, 8]);
     assert_eq!(shares(9, 1.0, &[queue(1, 0.0, 9), queue(1, 0.0, 9)]), [1, 1]);
+    // Not even where odd usage gives it a claim, which counts in the sum: 6.4, rounded down, and the leftover.
+    let owed = Gpus { usage: -0.5, ..queue(0, 0.0, 9) };
+    assert_eq!(shares(8, 1.0, &[owed, queue(0, 1.0, 9)]), [0, 7]);
 }
 
 #[test]

@@ -129,7 +129,10 @@ mod tests {
             json!({"name": name, "source": null, "req": "*", "kind": kind, "rename": null, "optional": false,
                    "uses_default_features": true, "features": [], "target": null, "registry": null})
         };
-        let edge = |&(name, kind): &(&str, Option<&str>)| json!({"name": name, "pkg": id(name), "dep_kinds": [{"kind": kind, "target": null}]});
+        let edge = |&(name, kind): &(&str, Option<&str>)| {
+            let kinds = [json!({"kind": kind, "target": null})];
+            json!({"name": name, "pkg": id(name), "dep_kinds": kinds})
+        };
         let all: Vec<Value> = packages.iter().map(|(name, uses)| {
             json!({"name": name, "version": "0.1.0", "id": id(name), "license": null, "license_file": null, "description": null,
                    "source": null, "dependencies": uses.iter().map(dependency).collect::<Vec<_>>(), "targets": [], "features": {},

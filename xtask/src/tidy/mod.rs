@@ -1,5 +1,5 @@
-//! The rules of the house that no compiler checks. Each rule is a function from text, or from cargo's metadata, to offences; this file
-//! only feeds them and sorts what they find. `CONTRIBUTING.md` says why the rules are there.
+//! The rules of the house that no compiler checks. Each rule is a function from text, or from cargo's metadata, to offences;
+//! this file only feeds them and sorts what they find. `CONTRIBUTING.md` says why the rules are there.
 
 mod docs;
 mod edges;

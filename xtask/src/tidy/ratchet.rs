@@ -1,5 +1,5 @@
-//! The ratchet: what is longer than allowed is tolerated up to the size written down, and may only shrink. An entry that is no longer
-//! needed, or larger than the thing, is an offence too, so that the list cannot outlive its reasons.
+//! The ratchet: what is longer than allowed is tolerated up to the size written down, and may only shrink. An entry that is no
+//! longer needed, or larger than the thing, is an offence too, so that the list cannot outlive its reasons.
 
 use std::collections::BTreeMap;
 

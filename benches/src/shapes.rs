@@ -1,0 +1,101 @@
+//! Clusters as rows, for benches that measure the core alone: the shapes of `gen_cluster.py` without objects around them.
+
+use muster_core::index::{ClassIdx, Idx, NodeIdx, PodIdx, QueueIdx, Span, SubgroupIdx};
+use muster_core::snapshot::{
+    ClassRow, GangRow, GpuRequest, NodeRow, PodRow, PodStatus, QueueRow, Snapshot, SubgroupKind, SubgroupRow, TaskPriority,
+};
+use muster_core::units::{Amounts, MICRO_PER_GPU, UNLIMITED};
+
+const GIB: i64 = 1 << 30;
+const GPUS_PER_NODE: u32 = 8;
+const DEPARTMENTS: usize = 4;
+const TEAMS: usize = 8;
+
+/// One class of pods.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// What each pod asks of GPUs.
+    pub gpu: GpuRequest,
+    /// Pods of a gang.
+    pub pods: usize,
+}
+
+/// An empty cluster of 8-GPU nodes and 32 queues.
+#[must_use]
+pub fn empty(nodes: usize) -> Snapshot {
+    let mut rows = Snapshot::default();
+    for _ in 0..nodes {
+        rows.nodes.push(NodeRow {
+            cpu: 192_000,
+            memory: 2048 * GIB,
+            gpus: i64::from(GPUS_PER_NODE),
+            pods: 250,
+            gpu_count: i64::from(GPUS_PER_NODE),
+            card_mib: Some(81_559),
+            ready: true,
+            ..NodeRow::default()
+        });
+    }
+    let gpus = i64::try_from(nodes).unwrap_or(i64::MAX) * i64::from(GPUS_PER_NODE) * MICRO_PER_GPU;
+    let queue = |parent, share: i64| QueueRow {
+        parent,
+        priority: 100,
+        quota: Amounts::new(UNLIMITED, UNLIMITED, gpus / share),
+        limit: Amounts::UNLIMITED,
+        weight: [1.0; 3],
+        ..QueueRow::default()
+    };
+    for _ in 0..DEPARTMENTS {
+        let parent = rows.queues.push(queue(None, 4));
+        for _ in 0..TEAMS {
+            rows.queues.push(queue(Some(parent), 32));
+        }
+    }
+    rows
+}
+
+/// Adds `count` pending gangs of each shape in turn, over all team queues.
+pub fn add_pending(rows: &mut Snapshot, shapes: &[Shape], count: usize) {
+    let classes: Vec<ClassIdx> = shapes.iter().map(|shape| add_class(rows, shape.gpu)).collect();
+    for i in 0..count {
+        let (shape, class) = (&shapes[i % shapes.len()], classes[i % shapes.len()]);
+        let team = i % (DEPARTMENTS * TEAMS);
+        let queue = QueueIdx::new(team / TEAMS * (TEAMS + 1) + 1 + team % TEAMS);
+        add_gang(rows, queue, class, shape.pods);
+    }
+}
+
+fn add_class(rows: &mut Snapshot, gpu: GpuRequest) -> ClassIdx {
+    rows.classes.push(ClassRow { cpu: 4000, memory: 32 * GIB, gpu, ..ClassRow::default() })
+}
+
+fn add_gang(rows: &mut Snapshot, queue: QueueIdx, class: ClassIdx, pods: usize) {
+    let min = u32::try_from(pods).unwrap_or(u32::MAX);
+    let subgroup = rows.subgroups.push(SubgroupRow { parent: None, kind: SubgroupKind::PodSet { min } });
+    let start = rows.pods.len();
+    let gang = rows.gangs.push(GangRow {
+        queue: Ok(queue),
+        priority: 50,
+        preemptible: true,
+        subgroups: Span::<SubgroupIdx>::new(subgroup.at(), subgroup.at() + 1),
+        required: 1,
+        pods: Span::<PodIdx>::new(start, start + pods),
+        backed_off: false,
+    });
+    for _ in 0..pods {
+        rows.pods.push(PodRow {
+            gang: Some(gang),
+            subgroup: Some(subgroup),
+            class,
+            status: PodStatus::Pending,
+            node: None::<NodeIdx>,
+            nominated: None,
+            groups: (0, 0),
+            foreign: false,
+            reservation: false,
+            leader: false,
+            ray_head: false,
+            task_priority: TaskPriority::Absent,
+        });
+    }
+}

@@ -1,0 +1,158 @@
+//! The plan for machines: the keys of PLAN_CONTRACT.md, then `pending`, `queues` and `summary`.
+
+use std::collections::HashMap;
+
+use muster_api::report;
+use muster_core::index::GroupIdx;
+use muster_core::outcome::{Decision, DecisionKind};
+use muster_core::units::MICRO_PER_GPU;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::View;
+use super::gpus::GpuUse;
+use crate::group_names::new_group_names;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Output<'a> {
+    bound: Vec<Entry<'a>>,
+    pipelined: Vec<Entry<'a>>,
+    evicted: Vec<Entry<'a>>,
+    resource_claims: [Value; 0],
+    timing: Value,
+    summary: Value,
+    queues: Vec<Value>,
+    pending: Vec<Value>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry<'a> {
+    seq: usize,
+    namespace: &'a str,
+    pod: &'a str,
+    node: &'a str,
+    action: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gpu_groups: Vec<&'a str>,
+}
+
+/// One line of JSON.
+pub(super) fn bytes(view: &View<'_>) -> Vec<u8> {
+    let new_groups = new_group_names(&view.planned.outcome, &view.loaded.names);
+    let list = |kind| entries(view, kind, &new_groups);
+    let mut output = Output {
+        bound: list(DecisionKind::Bind),
+        pipelined: list(DecisionKind::Pipeline),
+        evicted: list(DecisionKind::Evict),
+        resource_claims: [],
+        summary: summary(view),
+        queues: queues(view),
+        pending: pending(view),
+        timing: Value::Null,
+    };
+    output.timing = timing(view);
+    let mut bytes = serde_json::to_vec(&output).expect("the keys of every map are strings");
+    bytes.push(b'\n');
+    bytes
+}
+
+fn entries<'a>(view: &'a View<'_>, kind: DecisionKind, new_groups: &'a HashMap<GroupIdx, String>) -> Vec<Entry<'a>> {
+    let names = &view.loaded.names;
+    let entry = |(seq, decision): (usize, &'a Decision)| Entry {
+        seq,
+        namespace: &names.pods[decision.pod].namespace,
+        pod: &names.pods[decision.pod].name,
+        node: &names.nodes[decision.node],
+        action: decision.action.name(),
+        // An eviction says only what leaves.
+        gpu_groups: if kind == DecisionKind::Evict { Vec::new() } else { groups(view, decision, new_groups) },
+    };
+    view.planned.outcome.decisions.iter().enumerate().filter(|(_, decision)| decision.kind == kind).map(entry).collect()
+}
+
+fn groups<'a>(view: &'a View<'_>, decision: &Decision, new_groups: &'a HashMap<GroupIdx, String>) -> Vec<&'a str> {
+    let name = |group: &GroupIdx| match new_groups.get(group) {
+        Some(name) => name.as_str(),
+        None => &view.loaded.names.groups[*group],
+    };
+    view.planned.outcome.groups_of(decision).iter().map(name).collect()
+}
+
+fn timing(view: &View<'_>) -> Value {
+    let ms = |time: std::time::Duration| Value::from(time.as_secs_f64() * 1000.0);
+    let mut actions = Map::new();
+    let mut stages = Map::new();
+    for stage in &view.planned.stages {
+        let map = if stage.action { &mut actions } else { &mut stages };
+        map.insert(stage.name.to_owned(), ms(stage.time));
+    }
+    json!({
+        "loadMs": ms(view.load),
+        "cycleMs": ms(view.planned.total()),
+        "actionsMs": actions,
+        "stagesMs": stages,
+        "processMs": ms(view.started.elapsed()),
+    })
+}
+
+fn summary(view: &View<'_>) -> Value {
+    let snapshot = &view.loaded.snapshot;
+    let gpus = GpuUse::new(snapshot, &view.planned.outcome);
+    let devices = |micro: i64| micro as f64 / MICRO_PER_GPU as f64;
+    let count = |kind| view.decisions(kind).count();
+    json!({
+        "nodes": snapshot.nodes.len(),
+        "queues": snapshot.queues.len(),
+        "gangs": snapshot.gangs.len(),
+        "pods": snapshot.pods.len(),
+        "podsBound": count(DecisionKind::Bind),
+        "podsPipelined": count(DecisionKind::Pipeline),
+        "podsEvicted": count(DecisionKind::Evict),
+        "podsPending": view.planned.outcome.pending.iter().map(|gang| u64::from(gang.pods)).sum::<u64>(),
+        "gangsPending": view.planned.outcome.pending.len(),
+        "gpusCapacity": devices(gpus.capacity),
+        "gpusAllocatedBefore": devices(gpus.before),
+        "gpusAllocated": devices(gpus.after),
+        "gpusPipelined": devices(gpus.promised),
+        "gpusAllocatedPercent": GpuUse::percent(gpus.after, gpus.capacity),
+        "leftOut": view.loaded.left_out,
+    })
+}
+
+fn queues(view: &View<'_>) -> Vec<Value> {
+    let names = &view.loaded.names.queues;
+    let report = &view.planned.outcome.queues;
+    let queue = |(queue, row): (muster_core::index::QueueIdx, &muster_core::snapshot::QueueRow)| {
+        json!({
+            "name": names[queue],
+            "parent": row.parent.map(|parent| &names[parent]),
+            "quota": report::amounts(row.quota),
+            "limit": report::amounts(row.limit),
+            "fairShare": report::amounts(report[queue].fair_share),
+            "allocated": report::amounts(report[queue].allocated),
+            "allocatedNonPreemptible": report::amounts(report[queue].non_preemptible),
+            "requested": report::amounts(report[queue].requested),
+        })
+    };
+    view.loaded.snapshot.queues.entries().map(queue).collect()
+}
+
+fn pending(view: &View<'_>) -> Vec<Value> {
+    let names = &view.loaded.names;
+    let outcome = &view.planned.outcome;
+    let gang = |pending: &muster_core::outcome::PendingGang| {
+        let name = &names.gangs[pending.gang];
+        let reasons = outcome.reasons_of(pending).iter();
+        let reasons: Vec<Value> = reasons.map(|reason| report::reason(reason, pending.gang, view.facts())).collect();
+        json!({
+            "namespace": name.namespace,
+            "podGroup": name.name,
+            "queue": names.gang_queues[pending.gang],
+            "pods": pending.pods,
+            "reasons": reasons,
+        })
+    };
+    outcome.pending.iter().map(gang).collect()
+}
