@@ -17,8 +17,7 @@ pub enum Action {
 
 impl Action {
     /// All actions in KAI's default order.
-    pub const DEFAULT: [Self; 5] =
-        [Self::Allocate, Self::Consolidation, Self::Reclaim, Self::Preempt, Self::StaleGangEviction];
+    pub const DEFAULT: [Self; 5] = [Self::Allocate, Self::Consolidation, Self::Reclaim, Self::Preempt, Self::StaleGangEviction];
 
     /// The name on the wire.
     #[must_use]

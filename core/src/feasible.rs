@@ -64,19 +64,14 @@ fn refuse(tables: &Tables, config: &Config, class: ClassIdx, nodes: &mut [u64]) 
     }
     let row = &tables.classes.row[class];
     let mut scratch = vec![0; nodes.len()];
-    for refusal in [
-        Refusal::NotReady,
-        Refusal::WorkerLabel,
-        Refusal::NodeKind,
-        Refusal::Taint,
-        Refusal::Selector,
-        Refusal::Affinity,
-    ] {
+    for refusal in
+        [Refusal::NotReady, Refusal::WorkerLabel, Refusal::NodeKind, Refusal::Taint, Refusal::Selector, Refusal::Affinity]
+    {
         let before = mask::count(nodes);
         match refusal {
             Refusal::NotReady => mask::and(nodes, &tables.nodes.ready),
             Refusal::WorkerLabel if config.restrict_nodes => mask::and(nodes, worker_mask(tables, class)),
-            Refusal::NodeKind => keep(nodes, |node| right_kind(tables, class, node)),
+            Refusal::NodeKind => mask::retain(nodes, |node| right_kind(tables, class, NodeIdx::new(node))),
             Refusal::Taint => {
                 for (taint, tainted) in tables.labels.tainted.entries() {
                     if !row.tolerated.contains(&taint) {
@@ -115,20 +110,6 @@ fn right_kind(tables: &Tables, class: ClassIdx, node: NodeIdx) -> bool {
         Kind::Shared { .. } => {
             let sized = matches!(tables.classes.row[class].gpu, GpuRequest::Memory { .. });
             matches!(mig, Mig::Off | Mig::Unknown) && (!sized || mask::get(&tables.nodes.card_known, node.at()))
-        }
-    }
-}
-
-/// Clears the nodes that `good` refuses.
-fn keep(nodes: &mut [u64], good: impl Fn(NodeIdx) -> bool) {
-    for word in 0..nodes.len() {
-        let mut left = nodes[word];
-        while left != 0 {
-            let bit = left.trailing_zeros();
-            left &= left - 1;
-            if !good(NodeIdx::new(word * 64 + bit as usize)) {
-                nodes[word] &= !(1 << bit);
-            }
         }
     }
 }

@@ -101,14 +101,7 @@ impl Failures {
     }
 
     /// Whether a gang of `members` pods, all of `class`, is known to find no place; then that is its failure too.
-    pub fn known_miss(
-        &mut self,
-        tables: &Tables,
-        gang: GangIdx,
-        class: ClassIdx,
-        first: Option<PodIdx>,
-        members: u32,
-    ) -> bool {
+    pub fn known_miss(&mut self, tables: &Tables, gang: GangIdx, class: ClassIdx, first: Option<PodIdx>, members: u32) -> bool {
         let Some(known) = self.known[class].filter(|known| members >= known.members) else { return false };
         let Some(first) = first else { return false };
         match known.seen {
@@ -207,7 +200,7 @@ impl Failures {
         if gangs.backed_off[gang] {
             reasons.push(Reason::BackedOff);
         }
-        explain_members(tables, gang, Member::Gang(gang), reasons);
+        explain_members(tables, Member::Gang(gang), reasons);
         let gated = gangs.subgroups[gang].iter().map(|s| gangs.counts[s].gated).sum();
         if gated == waiting {
             reasons.push(Reason::Gated { pods: gated });
@@ -223,6 +216,12 @@ impl Failures {
         }
         if reasons.len() == start && !config.actions.contains(&Action::Allocate) {
             reasons.push(Reason::ActionNotRun(Action::Allocate));
+        }
+        if reasons.len() == start {
+            // The gang has what it must have, and what waits belongs to optional members that lack pods.
+            for &member in gangs.members(Member::Gang(gang)) {
+                explain_members(tables, Member::Subgroup(member), reasons);
+            }
         }
     }
 
@@ -264,7 +263,7 @@ fn stray_pods(tables: &Tables, gang: GangIdx) -> u32 {
 }
 
 /// Members that lack pods, as far as the gang lacks members because of them.
-fn explain_members(tables: &Tables, gang: GangIdx, of: Member, reasons: &mut Vec<Reason>) {
+fn explain_members(tables: &Tables, of: Member, reasons: &mut Vec<Reason>) {
     let gangs = &tables.gangs;
     if gangs.ready(of) {
         return;
@@ -282,7 +281,7 @@ fn explain_members(tables: &Tables, gang: GangIdx, of: Member, reasons: &mut Vec
         reasons.push(Reason::TooFewMembers { set, ready: gangs.attainable(of), required: gangs.threshold(of) });
     }
     for &member in members {
-        explain_members(tables, gang, Member::Subgroup(member), reasons);
+        explain_members(tables, Member::Subgroup(member), reasons);
     }
 }
 
@@ -300,7 +299,7 @@ fn refuse(tables: &Tables, feasible: &Feasible, class: ClassIdx, left: &mut Vec<
     };
     keep(Refusal::Gpu, &|nodes| {
         if let Kind::Shared { devices } = tables.classes.kind[class] {
-            keep_where(nodes, |node| cards_with_room(tables, class, node) >= i64::from(devices));
+            mask::retain(nodes, |node| cards_with_room(tables, class, NodeIdx::new(node)) >= i64::from(devices));
         }
     });
     for (refusal, of) in [
@@ -319,7 +318,7 @@ fn refuse(tables: &Tables, feasible: &Feasible, class: ClassIdx, left: &mut Vec<
     keep(Refusal::Pods, &|nodes| {
         if let Kind::Shared { devices } = tables.classes.kind[class] {
             // A card that is newly shared costs a slot for its reservation pod as well.
-            keep_where(nodes, |node| CardBuffer::judge(tables, CardOrder::Pack, class, node, devices).is_some());
+            mask::retain(nodes, |node| CardBuffer::judge(tables, CardOrder::Pack, class, NodeIdx::new(node), devices).is_some());
         }
     });
     keep(Refusal::CardQuota, &|nodes| {
@@ -333,19 +332,6 @@ fn refuse(tables: &Tables, feasible: &Feasible, class: ClassIdx, left: &mut Vec<
 /// The dimension itself if it has a test of its own, else none: one test for all others.
 fn group_of(dim: Dim) -> Option<Dim> {
     dim.as_extra().is_none().then_some(dim)
-}
-
-fn keep_where(nodes: &mut [u64], good: impl Fn(NodeIdx) -> bool) {
-    for word in 0..nodes.len() {
-        let mut bits = nodes[word];
-        while bits != 0 {
-            let bit = bits.trailing_zeros();
-            bits &= bits - 1;
-            if !good(NodeIdx::new(word * 64 + bit as usize)) {
-                nodes[word] &= !(1 << bit);
-            }
-        }
-    }
 }
 
 /// Cards of a node that could take a pod's part: shared ones with room, and whole GPUs.

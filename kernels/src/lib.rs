@@ -1,6 +1,6 @@
 //! Numbers in, numbers out: the loops over columns that the scheduler's speed hangs on.
 //!
-//! Every kernel is a free function over slices and exists twice: the obviously right version in [`reference`], and the fast
+//! Every kernel is a free function over slices and exists twice: the obviously right version in [`mod@reference`], and the fast
 //! one in [`mask`], [`fit`], [`select`], [`score`], [`scan`]. The tests hold the two equal for every length around a word and
 //! every alignment; the benches (`cargo bench -p muster-benches --bench kernels`) say what the fast one wins. "Measured" in the
 //! doc comments: fastest of 800 runs over 16,384 rows, x86-64-v3, on a shared 2-core Intel Xeon with 2 MiB L2; "n times the

@@ -94,6 +94,17 @@ pub fn ones(mask: &[u64]) -> impl Iterator<Item = usize> + '_ {
     mask.iter().enumerate().flat_map(|(at, &word)| WordOnes { word, base: at * BLOCK })
 }
 
+/// Clears the set rows that `good` refuses; it is asked once for each set row, ascending.
+pub fn retain(mask: &mut [u64], mut good: impl FnMut(usize) -> bool) {
+    for (at, word) in mask.iter_mut().enumerate() {
+        for row in (WordOnes { word: *word, base: at * BLOCK }) {
+            if !good(row) {
+                *word &= !(1 << (row % BLOCK));
+            }
+        }
+    }
+}
+
 /// The set bits of one word that starts at row `base`.
 struct WordOnes {
     word: u64,

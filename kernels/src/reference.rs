@@ -35,6 +35,14 @@ pub fn ones(mask: &[u64]) -> Vec<usize> {
     (0..mask.len() * 64).filter(|&i| get(mask, i)).collect()
 }
 
+/// See [`crate::mask::retain`].
+pub fn retain(mask: &mut [u64], mut good: impl FnMut(usize) -> bool) {
+    for i in 0..mask.len() * 64 {
+        let on = get(mask, i) && good(i);
+        put(mask, i, on);
+    }
+}
+
 /// See [`crate::mask::count`].
 #[must_use]
 pub fn count(mask: &[u64]) -> usize {

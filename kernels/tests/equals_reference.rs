@@ -88,6 +88,10 @@ impl Case {
         assert_eq!(mask::any(a), reference::first(a).is_some());
         assert_eq!(mask::first(a), reference::first(a));
         assert_eq!(mask::ones(a).collect::<Vec<_>>(), reference::ones(a));
+        let (mut kept, mut wanted) = (a.to_vec(), a.to_vec());
+        mask::retain(&mut kept, |i| i % 3 != 0);
+        reference::retain(&mut wanted, |i| i % 3 != 0);
+        assert_eq!(kept, wanted);
         for i in 0..rows {
             assert_eq!(mask::get(a, i), reference::get(a, i));
             for on in [false, true] {

@@ -147,7 +147,7 @@ impl Table {
     }
 
     /// Rows by `read`, all different in column `key`. `read` says what is wrong with a row through the cells it asks for.
-    fn rows<T>(mut self, key: &str, read: impl Fn(&mut Cells<'_>) -> T) -> Result<Vec<T>, Fault> {
+    fn rows<T>(mut self, key: &str, read: impl Fn(&mut Cells<'_, '_>) -> T) -> Result<Vec<T>, Fault> {
         let mut names = HashSet::new();
         let mut rows = Vec::with_capacity(self.records.len());
         for (line, record) in &self.records {
@@ -175,14 +175,14 @@ impl Table {
 }
 
 /// The cells of one line.
-struct Cells<'a> {
+struct Cells<'a, 'e> {
     columns: &'a HashMap<String, usize>,
     place: String,
     record: &'a StringRecord,
-    errors: &'a mut Vec<String>,
+    errors: &'e mut Vec<String>,
 }
 
-impl<'a> Cells<'a> {
+impl<'a> Cells<'a, '_> {
     fn wrong(&mut self, column: &str, value: &str, expected: &str) {
         let short: String = value.chars().take(80).collect();
         self.errors.push(format!("{}: {column}: {short:?}: expected {expected}", self.place));
@@ -256,7 +256,7 @@ fn models(text: &str) -> Vec<String> {
     models
 }
 
-fn qos(cells: &mut Cells<'_>) -> Option<Qos> {
+fn qos(cells: &mut Cells<'_, '_>) -> Option<Qos> {
     let text = cells.text("qos");
     let found = Qos::ALL.into_iter().find(|qos| qos.name() == text);
     if found.is_none() && !text.is_empty() {

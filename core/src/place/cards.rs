@@ -90,14 +90,7 @@ struct Taken {
 
 /// The shared card that comes after `last` in the order of preference and has room. Without a list: the best of those that are
 /// not better than the last one, which costs one look at each of the node's few cards.
-fn next_card(
-    tables: &Tables,
-    order: CardOrder,
-    node: NodeIdx,
-    card: i64,
-    mib: i64,
-    last: Option<GroupIdx>,
-) -> Option<GroupIdx> {
+fn next_card(tables: &Tables, order: CardOrder, node: NodeIdx, card: i64, mib: i64, last: Option<GroupIdx>) -> Option<GroupIdx> {
     let rank = |group: GroupIdx| {
         let used = tables.gpus.used_mib[group];
         match order {

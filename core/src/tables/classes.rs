@@ -54,8 +54,7 @@ impl Classes {
             let start = self.needs.len();
             let extra = row.extra.iter().map(|&(dim, amount)| (Dim::extra(dim), amount));
             let fixed = [(CPU, row.cpu), (MEMORY, row.memory), (GPU, whole_gpus(row.gpu)), (PODS, 1)];
-            self.needs
-                .extend(fixed.into_iter().chain(extra).filter(|n| n.1 > 0).map(|(dim, amount)| Need { dim, amount }));
+            self.needs.extend(fixed.into_iter().chain(extra).filter(|n| n.1 > 0).map(|(dim, amount)| Need { dim, amount }));
             let needs = &self.needs[start..];
             self.too_large.push(needs.iter().copied().find(|need| need.amount > largest[need.dim.at()]));
             self.needs_at.push((cut(start), cut(self.needs.len())));

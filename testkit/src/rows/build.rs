@@ -81,14 +81,10 @@ impl Draft {
 }
 
 fn queues(drafts: &[QueueDraft]) -> Col<QueueIdx, QueueRow> {
-    // A queue whose level above is empty is a root, and those below it know it as one.
-    let mut levels = vec![0; drafts.len()];
-    for level in 1..=2 {
-        let above = levels.iter().zip(drafts).any(|(&l, draft)| l == level - 1 && draft.level >= level - 1);
-        for (at, draft) in drafts.iter().enumerate().filter(|(_, draft)| draft.level == level) {
-            levels[at] = if above && draft.level == level { level } else { 0 };
-        }
-    }
+    // A queue without a queue on each level above it is a root.
+    let has = |level: u8| drafts.iter().any(|draft| draft.level == level);
+    let level = |draft: &QueueDraft| if (0..draft.level).all(has) { draft.level } else { 0 };
+    let levels: Vec<u8> = drafts.iter().map(level).collect();
     let rows = drafts.iter().enumerate().map(|(at, draft)| {
         let above: Vec<usize> = (0..drafts.len()).filter(|&other| levels[at] > 0 && levels[other] == levels[at] - 1).collect();
         let parent = if above.is_empty() { None } else { Some(QueueIdx::new(above[draft.parent % above.len()])) };
@@ -198,7 +194,7 @@ impl Filling {
             nominated: draft.nominated.map(|nominated| NodeIdx::new(nominated % rows.nodes.len())),
             groups: (start, cut(rows.pod_groups.len())),
             foreign: draft.foreign && !draft.reservation,
-            reservation: draft.reservation,
+            reservation: draft.reservation && matches!(request.gpu, GpuRequest::Whole(_)),
             leader: draft.leader,
             ray_head: draft.ray_head,
             task_priority: draft.task_priority,

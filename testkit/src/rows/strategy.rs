@@ -197,7 +197,7 @@ fn devices() -> impl Strategy<Value = u32> {
     prop_oneof![4 => Just(1u32), 1 => 2u32..=3]
 }
 
-fn few<T: std::fmt::Debug + Clone>(of: impl Strategy<Value = T>) -> impl Strategy<Value = Vec<T>> {
+fn few<T: std::fmt::Debug + Clone>(of: impl Strategy<Value = T> + 'static) -> impl Strategy<Value = Vec<T>> {
     prop_oneof![4 => Just(0usize), 1 => 1usize..3].prop_flat_map({
         let of = of.boxed();
         move |n| vec(of.clone(), n)

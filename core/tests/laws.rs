@@ -1,0 +1,225 @@
+//! Laws of a cycle, on random rows: what holds whatever the cluster is. Counter-examples shrink, and are kept beside this file.
+//!
+//! The rules themselves are checked by `muster_testkit::check`, which knows nothing of the core's tables; here are the laws
+//! that compare the core with itself: rewinding, repeating, threads, memory of failures, index against scan.
+
+#![forbid(unsafe_code)]
+
+use muster_core::config::{Action, Config};
+use muster_core::cycle::Scheduler;
+use muster_core::explain::Reason;
+use muster_core::index::{ClassIdx, Idx, NodeIdx, PodIdx};
+use muster_core::outcome::{Decision, Outcome};
+use muster_core::place::key::{Scratch, View};
+use muster_core::place::{NodeSearch, scan};
+use muster_core::snapshot::{GpuRequest, PodStatus, Snapshot};
+use muster_core::statement::Statement;
+use muster_core::tables::Tables;
+use muster_core::verify;
+use muster_testkit::check::check;
+use muster_testkit::rows::{drafts, plain_drafts, with_own_classes};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+
+fn cases(cases: u32) -> ProptestConfig {
+    let kept = FileFailurePersistence::Direct("tests/laws.regressions");
+    ProptestConfig { cases, failure_persistence: Some(Box::new(kept)), max_shrink_iters: 20_000, ..ProptestConfig::default() }
+}
+
+fn run(rows: &Snapshot) -> Outcome {
+    Scheduler::new(rows).run(&rows.config, &mut |_| {}).clone()
+}
+
+/// The tables as far as a rewind has to restore them: shares and what lists look at first are written anew by every cycle.
+fn lasting(tables: &Tables) -> Tables {
+    let mut lasting = tables.clone();
+    lasting.nodes.changes.clear();
+    lasting.pods.waiting_from.as_mut_slice().fill(0);
+    lasting.queues.fair_share.as_mut_slice().fill(muster_core::units::Amounts::ZERO);
+    lasting
+}
+
+proptest! {
+    #![proptest_config(cases(512))]
+
+    #[test]
+    fn the_checker_finds_nothing(draft in drafts()) {
+        let rows = draft.snapshot();
+        let wrong = check(&rows, &run(&rows));
+        prop_assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(256))]
+
+    #[test]
+    fn rewinding_restores_every_column(draft in drafts()) {
+        let rows = draft.snapshot();
+        let mut scheduler = Scheduler::new(&rows);
+        let before = scheduler.tables().clone();
+        prop_assert_eq!(verify::placements(&before), None);
+        let first = scheduler.run(&rows.config, &mut |_| {}).clone();
+        prop_assert_eq!(verify::ledgers(scheduler.tables(), scheduler.statement(), &before), None);
+        scheduler.rewind();
+        prop_assert!(lasting(scheduler.tables()) == lasting(&before), "rewinding leaves something behind");
+        let second = scheduler.run(&rows.config, &mut |_| {}).clone();
+        prop_assert_eq!(&first, &second, "the same cycle again");
+        prop_assert_eq!(&first, &run(&rows), "the same cycle from new tables");
+    }
+
+    #[test]
+    fn remembered_failures_change_no_decision(draft in drafts()) {
+        let rows = draft.snapshot();
+        let forgetful = run(&with_own_classes(&rows));
+        let with_memory = run(&rows);
+        prop_assert_eq!(&with_memory.decisions, &forgetful.decisions);
+        prop_assert_eq!(&with_memory.groups, &forgetful.groups);
+        let gangs = |outcome: &Outcome| outcome.pending.iter().map(|p| (p.gang, p.pods)).collect::<Vec<_>>();
+        prop_assert_eq!(gangs(&with_memory), gangs(&forgetful));
+        prop_assert_eq!(with_memory.queues, forgetful.queues);
+    }
+
+    #[test]
+    fn the_index_is_the_scan(draft in drafts(), steps in proptest::collection::vec(any::<Step>(), 1..60)) {
+        let rows = draft.snapshot();
+        let mut bench = Bench::new(&rows);
+        for step in steps {
+            bench.take(step);
+            bench.compare()?;
+        }
+    }
+
+    #[test]
+    fn a_whole_gang_is_refused_only_if_it_does_not_fit(draft in plain_drafts()) {
+        compare_with_counting(&draft.snapshot())?;
+    }
+}
+
+proptest! {
+    // Few, because they are large: only then is work spread over threads.
+    #![proptest_config(cases(12))]
+
+    #[test]
+    fn threads_change_nothing(draft in drafts(), times in 60usize..80) {
+        let rows = with_own_classes(&draft.tiled(times).snapshot());
+        let on = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool of threads");
+            pool.install(|| run(&rows))
+        };
+        let one = on(1);
+        prop_assert_eq!(&one, &on(2), "two threads");
+        prop_assert_eq!(&one, &on(4), "four threads");
+    }
+}
+
+/// One thing to do to the tables.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Place the n-th waiting pod at its best node.
+    Place(usize),
+    /// Remember this state.
+    Mark,
+    /// Back to the last state remembered.
+    Rollback,
+    /// What was placed since the last state remembered waits.
+    Delay,
+}
+
+impl Arbitrary for Step {
+    type Parameters = ();
+    type Strategy = BoxedStrategy<Self>;
+
+    fn arbitrary_with((): ()) -> Self::Strategy {
+        let place = (0usize..1000).prop_map(Step::Place);
+        prop_oneof![6 => place, 2 => Just(Step::Mark), 1 => Just(Step::Rollback), 1 => Just(Step::Delay)].boxed()
+    }
+}
+
+/// Tables that are written without an action.
+struct Bench {
+    tables: Tables,
+    statement: Statement,
+    search: NodeSearch,
+    config: Config,
+    marks: Vec<muster_core::statement::Mark>,
+}
+
+impl Bench {
+    fn new(rows: &Snapshot) -> Self {
+        let tables = Tables::load(rows);
+        let mut statement = Statement::default();
+        statement.begin(&tables);
+        Self { search: NodeSearch::new(&tables), tables, statement, config: rows.config.clone(), marks: Vec::new() }
+    }
+
+    fn take(&mut self, step: Step) {
+        let Self { tables, statement, search, config, marks } = self;
+        match step {
+            Step::Place(n) => {
+                let waiting: Vec<PodIdx> =
+                    tables.pods.status.entries().filter(|(_, s)| **s == PodStatus::Pending).map(|(pod, _)| pod).collect();
+                if !waiting.is_empty() {
+                    search.place(tables, statement, config, waiting[n % waiting.len()], Action::Allocate);
+                }
+            }
+            Step::Mark => marks.push(statement.mark(tables)),
+            Step::Rollback => {
+                let mark = marks.pop().unwrap_or(statement.start());
+                statement.rollback(tables, mark);
+            }
+            Step::Delay => {
+                if let Some(&mark) = marks.last() {
+                    statement.delay_since(tables, mark);
+                }
+            }
+        }
+    }
+
+    /// For every class: the tournament's winner is the scan's, and keys by column are keys by node.
+    fn compare(&mut self) -> Result<(), TestCaseError> {
+        let Self { tables, search, config, .. } = self;
+        let mut scratch = Scratch::default();
+        let mut keys = vec![0; tables.nodes.len()];
+        for class in tables.classes.row.indices().collect::<Vec<ClassIdx>>() {
+            search.feasible.prepare(tables, config, class);
+            let view = View { tables, config, mask: search.feasible.mask(class), class };
+            prop_assert_eq!(search.index.best(&view), scan::best(&view, |_| true), "{:?}", class);
+            view.fill(&mut keys, &mut scratch);
+            for (node, &key) in keys.iter().enumerate() {
+                prop_assert_eq!(key, view.key(NodeIdx::new(node)), "{:?} on node {}", class, node);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// With one class of whole GPUs it only counts how many places there are: gangs in order, each whole or not at all.
+fn compare_with_counting(rows: &Snapshot) -> Result<(), TestCaseError> {
+    let GpuRequest::Whole(gpus) = rows.classes[ClassIdx::new(0)].gpu else { unreachable!("plain drafts ask for whole GPUs") };
+    let mut places: i64 = rows.nodes.iter().map(|node| (node.gpus / i64::from(gpus)).min(node.pods)).sum();
+    let outcome = run(rows);
+    let mut order: Vec<_> = rows.gangs.indices().collect();
+    order.sort_by_key(|&gang| (-rows.gangs[gang].priority, gang));
+    for gang in order {
+        let pods = rows.gangs[gang].pods;
+        let mine = |decision: &&Decision| pods.iter().any(|pod| pod == decision.pod);
+        let bound = outcome.decisions.iter().filter(mine).count();
+        let members = pods.len();
+        if i64::try_from(members).expect("few pods") <= places {
+            prop_assert_eq!(bound, members, "{:?} fits", gang);
+            places -= i64::try_from(members).expect("few pods");
+            continue;
+        }
+        prop_assert_eq!(bound, 0, "{:?} does not fit", gang);
+        let pending = outcome.pending.iter().find(|pending| pending.gang == gang).expect("a gang that waits is listed");
+        match outcome.reasons_of(pending) {
+            [Reason::NoNode { placed, members: asked, .. }] => {
+                prop_assert_eq!((i64::from(*placed), *asked as usize), (places, members), "{:?}", gang);
+            }
+            [Reason::TooLarge { .. }] => prop_assert!(rows.nodes.iter().all(|node| node.gpus < i64::from(gpus))),
+            other => prop_assert!(false, "{:?}: {:?}", gang, other),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! A gang is placed whole or not at all, starts whole or not at all, and takes its pods in order (semantics.md §4.3, §6.1, §7).
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use muster_core::index::{GangIdx, PodIdx, QueueIdx, SubgroupIdx};
+use muster_core::outcome::DecisionKind;
+use muster_core::snapshot::{PodStatus, Snapshot, SubgroupKind, TaskPriority};
+
+use super::places::needlessly_promised;
+use super::{After, active};
+
+/// Which pods count for a minimum.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Counting {
+    /// Those that have a node or the promise of one.
+    Placed,
+    /// Those that have a node.
+    Starting,
+    /// Those that could be placed, too.
+    Possible,
+}
+
+impl Counting {
+    fn counts(self, status: PodStatus) -> bool {
+        // A pod that succeeded needs no node any more and is not missing (users.md, 9).
+        let counted = active(status) || status == PodStatus::Succeeded;
+        match self {
+            Self::Placed => counted,
+            Self::Starting => counted && status != PodStatus::Pipelined,
+            Self::Possible => counted || status == PodStatus::Pending,
+        }
+    }
+}
+
+/// How many of a leaf's pods count.
+pub(super) fn pods_of(after: &After<'_>, leaf: SubgroupIdx, counting: Counting) -> u32 {
+    let pods = after.pods.entries().filter(|(pod, at)| {
+        after.rows.pods[*pod].subgroup == Some(leaf) && counting.counts(at.status)
+    });
+    u32::try_from(pods.count()).expect("few pods")
+}
+
+/// Direct members of a set, or of the gang itself.
+pub(super) fn members(rows: &Snapshot, gang: GangIdx, of: Option<SubgroupIdx>) -> Vec<SubgroupIdx> {
+    rows.gangs[gang].subgroups.iter().filter(|&member| rows.subgroups[member].parent == of).collect()
+}
+
+/// Whether a member (`None`: the gang itself) has its minimum.
+pub(super) fn satisfied(after: &After<'_>, gang: GangIdx, of: Option<SubgroupIdx>, counting: Counting) -> bool {
+    let required = match of.map(|member| after.rows.subgroups[member].kind) {
+        Some(SubgroupKind::PodSet { min }) => return pods_of(after, of.expect("a leaf"), counting) >= min,
+        Some(SubgroupKind::Set { required }) => required,
+        None => after.rows.gangs[gang].required,
+    };
+    ready_members(after, gang, of, counting) >= required
+}
+
+/// How many members of a set, or of the gang itself, have their minimum.
+pub(super) fn ready_members(after: &After<'_>, gang: GangIdx, of: Option<SubgroupIdx>, counting: Counting) -> u32 {
+    let members = members(after.rows, gang, of);
+    let good = members.into_iter().filter(|&member| satisfied(after, gang, Some(member), counting));
+    u32::try_from(good.count()).expect("few members")
+}
+
+/// The pods of a leaf that wait, in the order of semantics.md §4.3.
+pub(super) fn line(after: &After<'_>, leaf: SubgroupIdx, waits: impl Fn(PodIdx) -> bool) -> Vec<PodIdx> {
+    let plugins = &after.rows.config.plugins;
+    let rows = after.rows.pods.entries().filter(|(pod, row)| row.subgroup == Some(leaf) && waits(*pod));
+    let mut line: Vec<PodIdx> = rows.map(|(pod, _)| pod).collect();
+    line.sort_by_key(|&pod| {
+        let row = &after.rows.pods[pod];
+        let rank = match row.task_priority {
+            _ if !plugins.task_order => (0, Reverse(0)),
+            TaskPriority::Number(number) => (1, Reverse(number)),
+            TaskPriority::Absent => (2, Reverse(0)),
+            TaskPriority::Unparsable => (3, Reverse(0)),
+        };
+        (Reverse(plugins.kubeflow && row.leader), Reverse(plugins.ray && row.ray_head), rank, pod)
+    });
+    line
+}
+
+pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
+    let mut served: BTreeMap<QueueIdx, u32> = BTreeMap::new();
+    let needless = needlessly_promised(after);
+    for (gang, row) in after.rows.gangs.entries() {
+        let mine = |pod: PodIdx| after.rows.pods[pod].gang == Some(gang);
+        let decided: Vec<PodIdx> = after.placed().map(|(pod, _)| pod).filter(|&pod| mine(pod)).collect();
+        if decided.is_empty() {
+            continue;
+        }
+        match row.queue {
+            Ok(queue) if after.rows.queues.iter().all(|row| row.parent != Some(queue)) => *served.entry(queue).or_default() += 1,
+            _ => wrong.push(format!("{gang:?}: placed without a leaf queue: {:?}", row.queue)),
+        }
+        if row.backed_off {
+            wrong.push(format!("{gang:?}: placed although it backed off"));
+        }
+        check_whole(after, gang, &decided, wrong);
+        check_order(after, gang, wrong);
+        check_start(after, gang, needless.iter().copied().find(|&pod| mine(pod)), wrong);
+    }
+    for (queue, gangs) in served {
+        if after.rows.config.allocate_depth.is_some_and(|depth| gangs > depth) && !twice(after.rows) {
+            wrong.push(format!("{queue:?}: {gangs} gangs were served, more than its depth"));
+        }
+    }
+}
+
+/// Whether allocate runs more than once.
+fn twice(rows: &Snapshot) -> bool {
+    rows.config.actions.iter().filter(|&&action| action == muster_core::config::Action::Allocate).count() > 1
+}
+
+/// The gang, every sub-group that got something, and every set above it, have their minimum.
+fn check_whole(after: &After<'_>, gang: GangIdx, decided: &[PodIdx], wrong: &mut Vec<String>) {
+    if !satisfied(after, gang, None, Counting::Placed) {
+        wrong.push(format!("{gang:?}: placed, but not whole"));
+    }
+    for &pod in decided {
+        let mut next = after.rows.pods[pod].subgroup;
+        while let Some(member) = next {
+            if !satisfied(after, gang, Some(member), Counting::Placed) {
+                wrong.push(format!("{gang:?}: {member:?} got {pod:?}, but is below its minimum"));
+            }
+            next = after.rows.subgroups[member].parent;
+        }
+    }
+}
+
+/// No pod of a leaf waits while a later one was placed.
+fn check_order(after: &After<'_>, gang: GangIdx, wrong: &mut Vec<String>) {
+    for leaf in after.rows.gangs[gang].subgroups.iter() {
+        let line = line(after, leaf, |pod| after.rows.pods[pod].status == PodStatus::Pending);
+        let waits = |pod: &PodIdx| after.pods[*pod].status == PodStatus::Pending;
+        let first = line.iter().position(waits).unwrap_or(line.len());
+        if let Some(pod) = line[first..].iter().find(|pod| !waits(pod)) {
+            wrong.push(format!("{gang:?}: {pod:?} was placed before {:?}, whose turn it was", line[first]));
+        }
+    }
+}
+
+/// A gang starts as a whole: pods that start now are enough by themselves, and only a leaf that is not yet holds pods back.
+fn check_start(after: &After<'_>, gang: GangIdx, needless: Option<PodIdx>, wrong: &mut Vec<String>) {
+    let has = |leaf: SubgroupIdx, kind: DecisionKind| {
+        let mut decisions = after.outcome.decisions.iter();
+        decisions.any(|d| d.kind == kind && after.rows.pods[d.pod].subgroup == Some(leaf))
+    };
+    let leaves = || after.rows.gangs[gang].subgroups.iter();
+    if leaves().any(|leaf| has(leaf, DecisionKind::Bind)) && !satisfied(after, gang, None, Counting::Starting) {
+        wrong.push(format!("{gang:?}: some pods start now, but not enough for the gang"));
+    }
+    let incomplete = |leaf: SubgroupIdx| has(leaf, DecisionKind::Pipeline) && !satisfied(after, gang, Some(leaf), Counting::Starting);
+    if let Some(leaf) = leaves().find(|&leaf| has(leaf, DecisionKind::Bind) && incomplete(leaf)) {
+        wrong.push(format!("{gang:?}: some pods of {leaf:?} start now, but not enough for it"));
+    }
+    if let Some(pod) = needless
+        && !leaves().any(incomplete)
+    {
+        wrong.push(format!("{gang:?}: {pod:?} waits for what is free"));
+    }
+}

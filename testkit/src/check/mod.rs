@@ -1,0 +1,161 @@
+//! A slow, plain checker of what a cycle decided, written from semantics.md and not from the core's tables.
+//!
+//! [`check`] works everything out anew from the rows and the outcome: what each node, card and queue holds at the end, whether
+//! every gang is whole, whether each pod may be where it is, and whether the reasons say what is the case. What is wrong comes
+//! out as one line each; an empty list means that no rule is broken. It does not know in which order things were decided beyond
+//! the order of the decisions, and it does not judge preferences (which of several good nodes): laws and scenarios do.
+
+mod gangs;
+mod nodes;
+mod places;
+mod queues;
+mod reasons;
+
+use muster_core::config::Action;
+use muster_core::index::{ClassIdx, Col, GroupIdx, Idx, NodeIdx, PodIdx};
+use muster_core::outcome::{Decision, DecisionKind, Outcome};
+use muster_core::snapshot::{GpuRequest, PodStatus, Snapshot};
+use muster_core::units::{Amounts, MICRO_PER_GPU, NOMINAL_CARD_MIB};
+
+/// Everything that is wrong with an outcome of these rows, one line each.
+#[must_use]
+pub fn check(rows: &Snapshot, outcome: &Outcome) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let Some(after) = After::of(rows, outcome, &mut wrong) else { return wrong };
+    nodes::check(&after, &mut wrong);
+    places::check(&after, &mut wrong);
+    queues::check(&after, &mut wrong);
+    gangs::check(&after, &mut wrong);
+    reasons::check(&after, &mut wrong);
+    wrong
+}
+
+/// Where a pod is when the cycle ends.
+#[derive(Clone, Debug)]
+struct At {
+    status: PodStatus,
+    node: Option<NodeIdx>,
+    groups: Vec<GroupIdx>,
+}
+
+/// The cluster when the cycle ends.
+struct After<'a> {
+    rows: &'a Snapshot,
+    outcome: &'a Outcome,
+    /// Where each pod is.
+    pods: Col<PodIdx, At>,
+    /// The node of each shared card, new ones included.
+    cards: Col<GroupIdx, NodeIdx>,
+}
+
+impl<'a> After<'a> {
+    /// Applies the decisions; `None` if they make no sense at all.
+    fn of(rows: &'a Snapshot, outcome: &'a Outcome, wrong: &mut Vec<String>) -> Option<Self> {
+        let pods = rows.pods.iter().map(|row| At {
+            status: row.status,
+            node: row.node,
+            groups: rows.pod_groups[row.groups.0 as usize..row.groups.1 as usize].to_vec(),
+        });
+        let mut after = Self { rows, outcome, pods: pods.collect(), cards: rows.groups.clone() };
+        let before = wrong.len();
+        for decision in &outcome.decisions {
+            after.apply(decision, wrong);
+        }
+        (wrong.len() == before).then_some(after)
+    }
+
+    fn apply(&mut self, decision: &Decision, wrong: &mut Vec<String>) {
+        let pod = decision.pod;
+        let status = match decision.kind {
+            DecisionKind::Bind => PodStatus::Allocated,
+            DecisionKind::Pipeline => PodStatus::Pipelined,
+            DecisionKind::Evict => return wrong.push(format!("{pod:?}: nobody is evicted by allocate")),
+        };
+        if self.pods[pod].status != PodStatus::Pending {
+            wrong.push(format!("{pod:?}: decided on while it is {:?}", self.pods[pod].status));
+        }
+        if decision.action != Action::Allocate || !self.rows.config.actions.contains(&Action::Allocate) {
+            wrong.push(format!("{pod:?}: decided by an action that does not place: {:?}", decision.action));
+        }
+        let groups = self.outcome.groups_of(decision).to_vec();
+        for &group in &groups {
+            // Groups that are not the snapshot's are new; they are numbered in the order in which they are opened.
+            if group.at() >= self.cards.len() {
+                while self.cards.len() <= group.at() {
+                    self.cards.push(decision.node);
+                }
+            }
+            if self.cards[group] != decision.node {
+                wrong.push(format!("{pod:?}: shares {group:?}, which is not a card of {:?}", decision.node));
+            }
+        }
+        self.pods[pod] = At { status, node: Some(decision.node), groups };
+    }
+
+    /// Pods that this cycle placed, with where.
+    fn placed(&self) -> impl Iterator<Item = (PodIdx, NodeIdx)> + '_ {
+        self.outcome.decisions.iter().map(|decision| (decision.pod, decision.node))
+    }
+
+    fn class(&self, pod: PodIdx) -> ClassIdx {
+        self.rows.pods[pod].class
+    }
+
+    /// MiB of one card of a node.
+    fn card_mib(&self, node: NodeIdx) -> i64 {
+        self.rows.nodes[node].card_mib.unwrap_or(NOMINAL_CARD_MIB)
+    }
+
+    /// The smallest and the largest card of the cluster.
+    fn card_range(&self) -> (i64, i64) {
+        let known = || self.rows.nodes.iter().filter_map(|node| node.card_mib);
+        (known().min().unwrap_or(NOMINAL_CARD_MIB), known().max().unwrap_or(NOMINAL_CARD_MIB))
+    }
+
+    /// What a class counts for in a queue if it runs on cards of this size (semantics.md §2.3, §2.6, exact).
+    fn charge(&self, class: ClassIdx, card_mib: i64) -> Amounts {
+        let row = &self.rows.classes[class];
+        let whole = i128::from(MICRO_PER_GPU);
+        let gpu = match row.gpu {
+            GpuRequest::None => 0,
+            GpuRequest::Whole(gpus) => i128::from(gpus) * whole,
+            GpuRequest::Fraction { portion, devices } => i128::from(portion) * i128::from(devices),
+            GpuRequest::Memory { mib, devices } => {
+                let (mib, card) = (i128::from(mib), i128::from(card_mib));
+                // Rounded up: a queue never pays less than it holds.
+                ((mib * whole).div_euclid(card) + i128::from((mib * whole).rem_euclid(card) > 0)) * i128::from(devices)
+            }
+        };
+        let mig: i128 = row.extra.iter().map(|&(dim, n)| i128::from(self.rows.dims[dim].mig_gpus) * i128::from(n / 1000)).sum();
+        Amounts::new(row.cpu, row.memory, i64::try_from(gpu + mig * whole).expect("an amount of GPUs is an i64"))
+    }
+
+    /// MiB of each of its cards that a class takes on a node; `None` if it shares no card.
+    fn mib(&self, class: ClassIdx, node: NodeIdx) -> Option<i64> {
+        match self.rows.classes[class].gpu {
+            GpuRequest::Fraction { portion, .. } => {
+                let mib = i128::from(portion) * i128::from(self.card_mib(node)) / i128::from(MICRO_PER_GPU);
+                Some(i64::try_from(mib).expect("a part of a card is an i64"))
+            }
+            GpuRequest::Memory { mib, .. } => Some(mib),
+            GpuRequest::None | GpuRequest::Whole(_) => None,
+        }
+    }
+}
+
+/// Occupies its node at this moment (semantics.md §1.3, §1.5).
+fn holds(status: PodStatus) -> bool {
+    use PodStatus::{Allocated, Binding, Bound, Releasing, Running, StuckInReleasing};
+    [Allocated, Binding, Bound, Running, Releasing, StuckInReleasing].contains(&status)
+}
+
+/// Occupies its node once everything that leaves has left and everything that is promised has come.
+fn keeps(status: PodStatus) -> bool {
+    status == PodStatus::Pipelined || holds(status) && status != PodStatus::Releasing
+}
+
+/// Counts for its gang and its queues ("active-allocated", semantics.md §1.3).
+fn active(status: PodStatus) -> bool {
+    use PodStatus::{Allocated, Binding, Bound, Pipelined, Running};
+    [Allocated, Binding, Bound, Running, Pipelined].contains(&status)
+}

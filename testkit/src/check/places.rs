@@ -1,0 +1,108 @@
+//! Every pod that was placed may be where it is: the node is ready and of the right kind, its labels and taints allow it, and the
+//! pod gets as many cards as it asks for (semantics.md §9.2). And nobody waits for what is free.
+
+use muster_core::explain::Refusal;
+use muster_core::index::{ClassIdx, KeyIdx, LabelIdx, NodeIdx, PodIdx};
+use muster_core::snapshot::{GpuRequest, Mig, PodStatus, Requirement, Snapshot};
+
+use super::nodes::{asked, offered, used};
+use super::{After, holds};
+
+pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
+    for (pod, node) in after.placed() {
+        let row = &after.rows.pods[pod];
+        let class = after.class(pod);
+        if row.gang.is_none() || row.subgroup.is_none() {
+            wrong.push(format!("{pod:?}: placed without a gang or a sub-group of it"));
+        }
+        if after.rows.classes[class].blocked.is_some() {
+            wrong.push(format!("{pod:?}: placed although it is blocked"));
+        }
+        if let Some(refusal) = refusal(after.rows, class, node) {
+            wrong.push(format!("{pod:?}: placed on {node:?}, which it may not use: {refusal:?}"));
+        }
+        check_cards(after, pod, node, wrong);
+    }
+}
+
+fn check_cards(after: &After<'_>, pod: PodIdx, node: NodeIdx, wrong: &mut Vec<String>) {
+    let devices = match after.rows.classes[after.class(pod)].gpu {
+        GpuRequest::None | GpuRequest::Whole(_) => 0,
+        GpuRequest::Fraction { devices, .. } | GpuRequest::Memory { devices, .. } => devices as usize,
+    };
+    let groups = &after.pods[pod].groups;
+    let mut different = groups.clone();
+    different.sort_unstable();
+    different.dedup();
+    if groups.len() != devices || different.len() != devices {
+        wrong.push(format!("{pod:?}: asks for parts of {devices} cards and got {groups:?}"));
+    }
+    if after.mib(after.class(pod), node).is_some_and(|mib| mib > after.card_mib(node)) {
+        wrong.push(format!("{pod:?}: asks for more of a card than a card of {node:?} is"));
+    }
+}
+
+/// The first test of the node itself that a class fails, whatever is free; `None`: it may go there.
+pub(super) fn refusal(rows: &Snapshot, class: ClassIdx, node: NodeIdx) -> Option<Refusal> {
+    if !rows.config.plugins.predicates {
+        return None;
+    }
+    let (asks, is) = (&rows.classes[class], &rows.nodes[node]);
+    let mig = asks.extra.iter().any(|&(dim, n)| rows.dims[dim].mig_gpus > 0 && n >= 1000);
+    let gpu = asks.gpu != GpuRequest::None || mig;
+    let kind = match (asks.gpu, is.mig) {
+        _ if mig => matches!(is.mig, Mig::Mixed | Mig::Unknown),
+        (GpuRequest::None, _) => true,
+        (GpuRequest::Whole(_), strategy) => strategy != Mig::Mixed,
+        (GpuRequest::Fraction { .. }, strategy) => matches!(strategy, Mig::Off | Mig::Unknown),
+        (GpuRequest::Memory { .. }, strategy) => matches!(strategy, Mig::Off | Mig::Unknown) && is.card_mib.is_some(),
+    };
+    let untolerated = rows.taints.entries().any(|(taint, on)| on.contains(&node) && !asks.tolerated.contains(&taint));
+    let selected = asks.selector.iter().all(|requirement| meets(rows, node, requirement));
+    let affine = asks.affinity.as_ref().is_none_or(|terms| {
+        terms.iter().any(|term| !term.is_empty() && term.iter().all(|requirement| meets(rows, node, requirement)))
+    });
+    [
+        (Refusal::NotReady, is.ready),
+        (Refusal::WorkerLabel, !rows.config.restrict_nodes || if gpu { is.gpu_worker } else { is.cpu_worker }),
+        (Refusal::NodeKind, kind),
+        (Refusal::Taint, !untolerated),
+        (Refusal::Selector, selected),
+        (Refusal::Affinity, affine),
+    ]
+    .into_iter()
+    .find_map(|(refusal, good)| (!good).then_some(refusal))
+}
+
+fn meets(rows: &Snapshot, node: NodeIdx, requirement: &Requirement) -> bool {
+    let has = |label: &LabelIdx| rows.labels[*label].nodes.contains(&node);
+    let value = |key: KeyIdx| rows.keys[key].iter().find(|label| has(label));
+    let number = |key: &Option<KeyIdx>| key.and_then(value).and_then(|label| rows.labels[*label].number);
+    match requirement {
+        Requirement::In(labels) => labels.iter().any(has),
+        Requirement::NotIn(labels) => !labels.iter().any(has),
+        Requirement::Exists(key) => key.and_then(value).is_some(),
+        Requirement::DoesNotExist(key) => key.and_then(value).is_none(),
+        Requirement::Greater(key, bound) => number(key).is_some_and(|n| n > *bound),
+        Requirement::Less(key, bound) => number(key).is_some_and(|n| n < *bound),
+        Requirement::NodeIn(nodes) => nodes.contains(&node),
+        Requirement::NodeNotIn(nodes) => !nodes.contains(&node),
+    }
+}
+
+/// Pods that only have a promise although everything they were promised is free even when the cycle ends.
+pub(super) fn needlessly_promised(after: &After<'_>) -> Vec<PodIdx> {
+    let now = used(after, &after.pods, holds);
+    let promised = after.placed().filter(|&(pod, _)| after.pods[pod].status == PodStatus::Pipelined);
+    let free = promised.filter(|&(pod, node)| {
+        let (offered, used) = (offered(after, node), &now[node]);
+        let fits = |dim: usize, need: i64| need == 0 || offered[dim] - used.amounts[dim] >= need;
+        let asks = asked(after, pod);
+        let room = after.pods[pod].groups.iter().all(|group| {
+            let mib = after.mib(after.class(pod), node).unwrap_or(0);
+            used.cards.get(group).is_some_and(|&(held, _)| held + mib <= after.card_mib(node))
+        });
+        room && asks.into_iter().enumerate().all(|(dim, need)| fits(dim, need))
+    });
+    free.map(|(pod, _)| pod).collect()
+}
