@@ -342,12 +342,12 @@ mod tests {
     #[test]
     fn order_markers() {
         let facts = good(
-            &json!({"labels": {"kai.scheduler/task-priority": "-3", "ray.io/node-type": "head",
+            &json!({"labels": {"kai.scheduler/task-priority": "3", "ray.io/node-type": "head",
                 "training.kubeflow.org/job-role": "launcher", "kai.scheduler/subgroup-name": "w"}}),
             &json!({}),
             &json!({"nominatedNodeName": "n"}),
         );
-        assert_eq!((facts.task_priority, facts.ray_head, facts.leader), (TaskPriority::Number(-3), true, true));
+        assert_eq!((facts.task_priority, facts.ray_head, facts.leader), (TaskPriority::Number(3), true, true));
         assert_eq!((facts.subgroup.as_deref(), facts.nominated.as_deref()), (Some("w"), Some("n")));
         let odd = good(&json!({"labels": {"kai.scheduler/task-priority": "high"}}), &json!({}), &json!({}));
         assert_eq!(odd.task_priority, TaskPriority::Unparsable);

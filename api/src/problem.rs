@@ -10,6 +10,8 @@ use serde_json::Value;
 
 /// How many characters of a value are shown.
 const SHOWN_CHARS: usize = 80;
+/// How many of a name or a field's path: all of a legal one.
+const NAME_CHARS: usize = 260;
 
 /// One thing that is wrong, or odd.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -171,7 +173,7 @@ impl Findings {
 pub(crate) fn show(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(SHOWN_CHARS) + 2);
     shown.push('"');
-    escape_into(&mut shown, text);
+    escape_into(&mut shown, text, SHOWN_CHARS);
     shown.push('"');
     shown
 }
@@ -184,7 +186,7 @@ pub(crate) fn show_json(value: &Value) -> String {
         Value::Object(fields) if fields.len() > 8 => format!("an object of {} fields", fields.len()),
         other => {
             let mut shown = String::new();
-            escape_into(&mut shown, &other.to_string());
+            escape_into(&mut shown, &other.to_string(), SHOWN_CHARS);
             shown.replace("\\\"", "\"")
         }
     }
@@ -192,18 +194,18 @@ pub(crate) fn show_json(value: &Value) -> String {
 
 /// A name inside a line: shortened, control characters escaped, no quotes.
 pub(crate) fn plain(text: &str) -> String {
-    let short = text.len() <= SHOWN_CHARS;
+    let short = text.len() <= NAME_CHARS;
     if short && !text.chars().any(char::is_control) {
         return text.to_owned();
     }
     let mut shown = String::new();
-    escape_into(&mut shown, text);
+    escape_into(&mut shown, text, NAME_CHARS);
     shown
 }
 
-fn escape_into(shown: &mut String, text: &str) {
+fn escape_into(shown: &mut String, text: &str, most: usize) {
     for (i, c) in text.chars().enumerate() {
-        if i == SHOWN_CHARS {
+        if i == most {
             let _ = write!(shown, "… ({} bytes)", text.len());
             return;
         }

@@ -68,7 +68,7 @@ pub fn sentence(reason: &Reason, gang: GangIdx, facts: Facts<'_>) -> String {
     say(reason, gang, facts, Naming::Named)
 }
 
-/// The same without the names of pods and the nearest node: gangs that wait for the same thing have the same gist.
+/// The same without what differs between gangs that wait for the same thing: they have the same gist.
 #[must_use]
 pub fn gist(reason: &Reason, gang: GangIdx, facts: Facts<'_>) -> String {
     say(reason, gang, facts, Naming::Unnamed)
@@ -104,8 +104,8 @@ fn say(reason: &Reason, gang: GangIdx, facts: Facts<'_>, naming: Naming) -> Stri
         Reason::UnknownSubgroup { pods } => {
             format!("{} pods name a sub-group that the gang does not have.", count(pods.into()))
         }
-        Reason::OverLimit(bound) => bound_sentence(&bound, "", "limit", gang, facts),
-        Reason::OverQuota(bound) => bound_sentence(&bound, " of work that may not be evicted", "quota", gang, facts),
+        Reason::OverLimit(bound) => bound_sentence(&bound, "", "limit", gang, facts, naming),
+        Reason::OverQuota(bound) => bound_sentence(&bound, " of work that may not be evicted", "quota", gang, facts, naming),
         Reason::Blocked { pod, why } => blocked(pod, why, facts, naming),
         Reason::TooLarge { pod, short } => {
             let (who, asked) = (who(pod, facts, naming), scarce_full(short.what, short.asked, names));
@@ -137,22 +137,20 @@ fn too_few_pods(subgroup: SubgroupIdx, present: u32, gated: u32, min: u32, facts
     format!("{} of the {} pods{whose} that must start together {verb}{held}.", none_or(present), count(min.into()))
 }
 
-fn bound_sentence(bound: &Bound, of_what: &str, kind: &str, gang: GangIdx, facts: Facts<'_>) -> String {
+fn bound_sentence(bound: &Bound, of_what: &str, kind: &str, gang: GangIdx, facts: Facts<'_>, naming: Naming) -> String {
     let &Bound { queue, resource, bound: most, held, asked } = bound;
     let names = facts.names;
     let place = match facts.snapshot.gangs[gang].queue {
-        Ok(own) if own != queue => format!(", above {},", names.queues[own]),
+        Ok(own) if own != queue && naming == Naming::Named => format!(", above {},", names.queues[own]),
         _ => String::new(),
     };
+    let rule = format!("Queue {}{place} may hold {}{of_what} ({kind})", names.queues[queue], full(resource, most));
+    if naming == Naming::Unnamed {
+        return format!("{rule}; what is asked is more than is left of it.");
+    }
     let too = if resource == Resource::Memory { "too much" } else { "too many" };
-    format!(
-        "Queue {}{place} may hold {}{of_what} ({kind}); it holds {} and the gang asks for {}: {} {too}.",
-        names.queues[queue],
-        full(resource, most),
-        bare(resource, held),
-        bare(resource, asked),
-        bare(resource, bound.excess()),
-    )
+    let (held, asked, excess) = (bare(resource, held), bare(resource, asked), bare(resource, bound.excess()));
+    format!("{rule}; it holds {held} and the gang asks for {asked}: {excess} {too}.")
 }
 
 fn blocked(pod: PodIdx, why: Blocked, facts: Facts<'_>, naming: Naming) -> String {
@@ -175,13 +173,13 @@ fn no_node_start(pod: PodIdx, placed: u32, members: u32, facts: Facts<'_>, namin
     if members <= 1 {
         return format!("{} found no node", who(pod, facts, naming));
     }
-    let name = match naming {
-        Naming::Named => format!(" ({})", facts.names.pods[pod]),
-        Naming::Unnamed => String::new(),
-    };
+    if naming == Naming::Unnamed {
+        return "Not all members found a node at once".to_owned();
+    }
+    let name = &facts.names.pods[pod];
     let fit = if placed == 1 { "fits" } else { "fit" };
     let next = ordinal(placed.saturating_add(1));
-    format!("{} of {} members {fit} at once; the {next}{name} found no node", none_or(placed), count(members.into()))
+    format!("{} of {} members {fit} at once; the {next} ({name}) found no node", none_or(placed), count(members.into()))
 }
 
 /// The tests that nodes failed, most nodes first.
@@ -260,9 +258,7 @@ pub fn advice(reason: &Reason, gang: GangIdx, facts: Facts<'_>) -> Option<String
         Reason::BackedOff => "Set spec.schedulingBackoff to -1, or have its owner clear the scheduling condition.",
         Reason::ActionNotRun(action) => return Some(format!("Add {} to the actions.", action.name())),
         Reason::BeyondQueueDepth { .. } => return None,
-        Reason::TooFewPods { gated, present, min, .. } if gated > 0 && present + gated >= min => {
-            "Remove the scheduling gates."
-        }
+        Reason::TooFewPods { gated, present, min, .. } if gated > 0 && present + gated >= min => "Remove the scheduling gates.",
         Reason::TooFewPods { .. } | Reason::TooFewMembers { .. } => {
             "Create the missing pods, or lower the minimum (minMember, minSubGroup)."
         }

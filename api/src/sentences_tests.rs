@@ -318,4 +318,8 @@ fn the_gist_is_the_same_for_equal_gangs() {
     assert_eq!(gist(&of(0, 0), i(0), facts), "A pod found no node: 2 nodes have too few free GPUs.");
     assert_eq!(gist(&of(0, 0), i(0), facts), gist(&of(0, 1), i(0), facts));
     assert_ne!(sentence(&of(0, 0), i(0), facts), sentence(&of(0, 1), i(0), facts));
+    let many = Reason::NoNode { pod: i(0), placed: 3, members: 4, refusals: tally(&[(Refusal::Gpu, 2)]), nearest: None };
+    assert_eq!(gist(&many, i(0), facts), "Not all members found a node at once: 2 nodes have too few free GPUs.");
+    let limit = Reason::OverLimit(bound(0, Resource::Gpu, 8_000_000, 6_000_000, 4_000_000));
+    assert_eq!(gist(&limit, i(0), facts), "Queue dept may hold 8 GPUs (limit); what is asked is more than is left of it.");
 }

@@ -18,16 +18,12 @@ Examples:
   muster plan snapshot.zip                      what would one cycle decide?
   kubectl get nodes,pods,queues,podgroups -A -o yaml | muster plan -
   muster explain snapshot.zip ml/train          why does this gang wait?
-  muster generate --nodes 100 | muster plan -
-
-Exit codes:
-  0  done; gangs that stay pending are no error
-  1  output cannot be written, --verify found a broken invariant, or this processor cannot run this build
-  2  the input or the command line is wrong; nothing was printed on standard output";
+  muster generate --nodes 100 | muster plan -";
 
 /// A GPU scheduler for Kubernetes: plans, explains and generates clusters offline.
 #[derive(Parser, Debug)]
-#[command(name = "muster", version = version(), after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "muster", version = version(), after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(max_term_width = 100)]
 #[command(arg_required_else_help = true, propagate_version = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -107,8 +103,10 @@ Examples:
 Every pod becomes a pending gang of its own in queue openb (parent cluster, no bounds).
   gpu_spec A|B   required node affinity: label muster.dev/gpu-model in (A, B)
   gpu_milli      below 1000: annotation gpu-fraction; 1000: whole GPUs
-  qos            PriorityClass: Guaranteed 90, LS 75, Burstable 60, BE 50; none: 50.
-                 All are below 100, so every pod may be evicted.
+  qos            PriorityClass guaranteed, ls, burstable or be. All have value 50, so that
+                 pods are served as they arrive, which is how FGD measures; with
+                 --rank-by-qos the values are 90, 75, 60 and 50. Below 100: every pod may
+                 be evicted.
 Arrival is the order of the file, or shuffled by --seed; pods are created a second apart.";
 
 const DEMO_EXAMPLES: &str = "\
@@ -249,6 +247,9 @@ pub(crate) struct Openb {
     /// Append randomly drawn copies of pods until they ask for this share of all GPUs
     #[arg(long, value_name = "RATIO")]
     pub(crate) tune: Option<f64>,
+    /// Give the PriorityClasses different values: better classes are served first, not earlier pods
+    #[arg(long)]
+    pub(crate) rank_by_qos: bool,
     /// Where to write; `-` for standard output, which is the default when it is not a terminal
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,

@@ -68,4 +68,3 @@ fn verify_all(scheduler: &Scheduler, snapshot: &Snapshot) -> Result<(), Fault> {
         None => Ok(()),
     }
 }
-

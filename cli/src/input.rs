@@ -30,12 +30,7 @@ pub(crate) fn load(input: &Input) -> Result<Loaded, Fault> {
             bar.get_or_init(|| new_bar(total)).set_position(done);
         }
     };
-    let options = Options {
-        now: input.now,
-        actions: input.actions.clone(),
-        lenient: input.lenient,
-        progress: Some(&progress),
-    };
+    let options = Options { now: input.now, actions: input.actions.clone(), lenient: input.lenient, progress: Some(&progress) };
     let loaded = read::load(&source, &options);
     if let Some(bar) = bar.get() {
         bar.finish_and_clear();

@@ -64,12 +64,7 @@ fn partial_name(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn write_file(
-    partial: &Path,
-    path: &Path,
-    large: bool,
-    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<()> {
+fn write_file(partial: &Path, path: &Path, large: bool, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let file = BufWriter::with_capacity(BUFFER_BYTES, File::create(partial)?);
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let mut file = match extension {

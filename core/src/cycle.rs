@@ -94,7 +94,7 @@ impl Scheduler {
             }
         }
         begin(Stage::Explain);
-        self.failures.explain(&self.tables, config, &mut self.search, &mut self.outcome);
+        self.failures.explain(&mut self.tables, &mut self.statement, config, &mut self.search, &mut self.outcome);
         self.report();
         &self.outcome
     }

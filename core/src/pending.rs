@@ -13,8 +13,9 @@ use crate::index::{ClassIdx, Col, GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
 use crate::outcome::{Outcome, PendingGang};
 use crate::place::NodeSearch;
 use crate::place::cards::CardBuffer;
-use crate::place::gang::Miss;
+use crate::place::gang::{Attempt, Miss};
 use crate::snapshot::{PodStatus, SubgroupKind};
+use crate::statement::Statement;
 use crate::tables::Tables;
 use crate::tables::classes::{Kind, Need};
 use crate::tables::gangs::Member;
@@ -28,17 +29,8 @@ const PARALLEL_CELLS_MIN: usize = 1 << 13;
 enum Failure {
     /// A range of [`Failures::reasons`].
     Reasons(u32, u32),
-    /// Its first pod found no node.
-    NoNode { pod: PodIdx, members: u32 },
-}
-
-/// A gang of `members` or more pods of a class cannot be placed until something is freed.
-#[derive(Clone, Copy, Debug)]
-struct KnownMiss {
-    members: u32,
-    placed: u32,
-    /// The explanation, if it was made on the spot.
-    seen: Option<Seen>,
+    /// This pod found no node and none was placed before it; if all its members are `alike`, then too few of them.
+    NoNode { pod: PodIdx, members: u32, alike: bool },
 }
 
 /// What the nodes say to a class.
@@ -52,6 +44,10 @@ struct Seen {
 #[derive(Clone, Debug)]
 struct Look {
     class: ClassIdx,
+    /// The largest gang of pods alike that was refused: its first pod, and how many it must have at once.
+    largest: (PodIdx, u32),
+    /// How many of them fit at once.
+    placed: u32,
     seen: Seen,
     scratch: Vec<u64>,
 }
@@ -62,7 +58,8 @@ pub struct Failures {
     of: Col<GangIdx, Option<Failure>>,
     reasons: Vec<Reason>,
     start: usize,
-    known: Col<ClassIdx, Option<KnownMiss>>,
+    /// Gangs of this many pods alike, or more, cannot be placed until something is freed.
+    refused: Col<ClassIdx, u32>,
     looks: Vec<Look>,
     look_of: Col<ClassIdx, Option<u32>>,
     scratch: Vec<u64>,
@@ -73,7 +70,7 @@ impl Failures {
     pub fn clear(&mut self, tables: &Tables) {
         self.of.reset(tables.gangs.queue.len(), None);
         self.reasons.clear();
-        self.known.reset(tables.classes.row.len(), None);
+        self.refused.reset(tables.classes.row.len(), u32::MAX);
         self.look_of.reset(tables.classes.row.len(), None);
     }
 
@@ -101,55 +98,48 @@ impl Failures {
     }
 
     /// Whether a gang of `members` pods, all of `class`, is known to find no place; then that is its failure too.
-    pub fn known_miss(&mut self, tables: &Tables, gang: GangIdx, class: ClassIdx, first: Option<PodIdx>, members: u32) -> bool {
-        let Some(known) = self.known[class].filter(|known| members >= known.members) else { return false };
-        let Some(first) = first else { return false };
-        match known.seen {
-            None => self.of[gang] = Some(Failure::NoNode { pod: first, members }),
-            Some(Seen { refusals, nearest }) => {
-                let subgroup = tables.pods.subgroup[first].expect("a pod that takes a turn is in a pod set");
-                let pod = tables.pods.waiting(subgroup).nth(known.placed as usize).unwrap_or(first);
-                self.begin(gang);
-                self.push(Reason::NoNode { pod, placed: known.placed, members, refusals, nearest });
-                self.end(gang);
-            }
+    pub fn known_miss(&mut self, gang: GangIdx, class: ClassIdx, first: PodIdx, members: u32) -> bool {
+        let known = members >= self.refused[class];
+        if known {
+            self.of[gang] = Some(Failure::NoNode { pod: first, members, alike: true });
         }
-        true
+        known
     }
 
-    /// A pod of the gang found no node. Must be called before the turn is rolled back.
-    #[expect(clippy::too_many_arguments, reason = "everything a failed turn knows")]
-    pub fn no_node(
+    /// A gang whose pods are all alike could not be placed: it cannot until something is freed, so it is explained at the end.
+    pub fn refuse_alike(&mut self, gang: GangIdx, class: ClassIdx, first: PodIdx, members: u32) {
+        self.refused[class] = self.refused[class].min(members);
+        self.of[gang] = Some(Failure::NoNode { pod: first, members, alike: true });
+    }
+
+    /// A pod of a gang found no node. Must be called before the turn is rolled back.
+    pub fn no_node(&mut self, plan: &Attempt<'_>, miss: Miss, members: u32) {
+        let (tables, gang) = (&*plan.tables, plan.gang);
+        let class = tables.pods.class[miss.pod];
+        if miss.placed == 0 || is_hopeless(tables, class) {
+            self.of[gang] = Some(Failure::NoNode { pod: miss.pod, members, alike: false });
+            return;
+        }
+        let Seen { refusals, nearest } = refuse(tables, &plan.search.feasible, class, &mut self.scratch);
+        self.begin(gang);
+        self.push(Reason::NoNode { pod: miss.pod, placed: miss.placed, members, refusals, nearest });
+        self.end(gang);
+    }
+
+    /// Writes why each gang with waiting pods waits, at the end of a cycle. The tables are as before when it is done.
+    pub fn explain(
         &mut self,
-        tables: &Tables,
+        tables: &mut Tables,
+        statement: &mut Statement,
         config: &Config,
         search: &mut NodeSearch,
-        gang: GangIdx,
-        miss: Miss,
-        members: u32,
-        class: Option<ClassIdx>,
+        outcome: &mut Outcome,
     ) {
-        let asked = tables.pods.class[miss.pod];
-        let seen = if miss.placed == 0 || tables.classes.row[asked].blocked.is_some() {
-            self.of[gang] = Some(Failure::NoNode { pod: miss.pod, members });
-            None
-        } else {
-            search.feasible.prepare(tables, config, asked);
-            let seen = refuse(tables, &search.feasible, asked, &mut self.scratch);
-            self.begin(gang);
-            let Seen { refusals, nearest } = seen;
-            self.push(Reason::NoNode { pod: miss.pod, placed: miss.placed, members, refusals, nearest });
-            self.end(gang);
-            Some(seen)
-        };
-        if let Some(class) = class {
-            self.known[class] = Some(KnownMiss { members, placed: miss.placed, seen });
+        let looks = self.list_classes(tables, config, search);
+        for look in &mut self.looks[..looks] {
+            look.try_together(tables, statement, config, search);
         }
-    }
-
-    /// Writes why each gang with waiting pods waits, at the end of a cycle.
-    pub fn explain(&mut self, tables: &Tables, config: &Config, search: &mut NodeSearch, outcome: &mut Outcome) {
-        self.look_at_nodes(tables, config, search);
+        self.look_at_nodes(tables, &search.feasible, looks);
         for gang in (0..tables.gangs.queue.len()).map(GangIdx::new) {
             let waiting = waiting_pods(tables, gang);
             if waiting == 0 {
@@ -163,28 +153,46 @@ impl Failures {
         }
     }
 
-    /// For every class whose first pod found no node: which nodes refuse it now, on all threads.
-    fn look_at_nodes(&mut self, tables: &Tables, config: &Config, search: &mut NodeSearch) {
+    /// Lists the classes that found no node, each with the largest gang of pods alike that was refused. Returns how many.
+    fn list_classes(&mut self, tables: &Tables, config: &Config, search: &mut NodeSearch) -> usize {
         let mut used = 0;
         for failure in self.of.iter().flatten() {
-            let Failure::NoNode { pod, .. } = *failure else { continue };
+            let Failure::NoNode { pod, members, alike } = *failure else { continue };
             let class = tables.pods.class[pod];
-            if self.look_of[class].is_some() || is_hopeless(tables, class) {
+            if is_hopeless(tables, class) {
                 continue;
             }
-            search.feasible.prepare(tables, config, class);
-            if used == self.looks.len() {
-                self.looks.push(Look { class, seen: Seen::default(), scratch: Vec::new() });
+            let members = if alike { members } else { 0 };
+            let Some(look) = self.look_of[class] else {
+                search.feasible.prepare(tables, config, class);
+                if used == self.looks.len() {
+                    self.looks.push(Look::of(class, pod));
+                }
+                let look = &mut self.looks[used];
+                (look.class, look.largest, look.placed) = (class, (pod, members), 0);
+                self.look_of[class] = Some(cut(used));
+                used += 1;
+                continue;
+            };
+            let largest = &mut self.looks[look as usize].largest;
+            if members > largest.1 {
+                *largest = (pod, members);
             }
-            self.looks[used].class = class;
-            self.look_of[class] = Some(cut(used));
-            used += 1;
         }
-        let look = |look: &mut Look| look.seen = refuse(tables, &search.feasible, look.class, &mut look.scratch);
-        if used * tables.nodes.len() >= PARALLEL_CELLS_MIN {
-            self.looks[..used].par_iter_mut().for_each(look);
+        used
+    }
+
+    /// Which nodes refuse the classes of which not even one pod fits, on all threads.
+    fn look_at_nodes(&mut self, tables: &Tables, feasible: &Feasible, looks: usize) {
+        let look = |look: &mut Look| {
+            if look.placed == 0 {
+                look.seen = refuse(tables, feasible, look.class, &mut look.scratch);
+            }
+        };
+        if looks * tables.nodes.len() >= PARALLEL_CELLS_MIN {
+            self.looks[..looks].par_iter_mut().for_each(look);
         } else {
-            self.looks[..used].iter_mut().for_each(look);
+            self.looks[..looks].iter_mut().for_each(look);
         }
     }
 
@@ -211,7 +219,7 @@ impl Failures {
         }
         match self.of[gang] {
             Some(Failure::Reasons(from, to)) => reasons.extend_from_slice(&self.reasons[from as usize..to as usize]),
-            Some(Failure::NoNode { pod, members }) => reasons.push(self.explain_pod(tables, pod, members)),
+            Some(Failure::NoNode { pod, members, .. }) => reasons.push(self.explain_pod(tables, pod, members)),
             None => {}
         }
         if reasons.len() == start && !config.actions.contains(&Action::Allocate) {
@@ -219,9 +227,7 @@ impl Failures {
         }
         if reasons.len() == start {
             // The gang has what it must have, and what waits belongs to optional members that lack pods.
-            for &member in gangs.members(Member::Gang(gang)) {
-                explain_members(tables, Member::Subgroup(member), reasons);
-            }
+            explain_optional(tables, Member::Gang(gang), reasons);
         }
     }
 
@@ -235,8 +241,35 @@ impl Failures {
             return Reason::TooLarge { pod, short: Shortage { what: scarce(dim), asked: amount, free } };
         }
         let look = self.look_of[class].expect("every class that found no node was looked at");
-        let Seen { refusals, nearest } = self.looks[look as usize].seen;
-        Reason::NoNode { pod, placed: 0, members, refusals, nearest }
+        let Look { placed, seen: Seen { refusals, nearest }, .. } = self.looks[look as usize];
+        let subgroup = tables.pods.subgroup[pod].expect("a pod that takes a turn is in a pod set");
+        // With `placed` of them somewhere, the next one is the first that finds no node.
+        let pod = tables.pods.waiting(subgroup).nth(placed as usize).unwrap_or(pod);
+        Reason::NoNode { pod, placed, members, refusals, nearest }
+    }
+}
+
+impl Look {
+    fn of(class: ClassIdx, pod: PodIdx) -> Self {
+        Self { class, largest: (pod, 0), placed: 0, seen: Seen::default(), scratch: Vec::new() }
+    }
+
+    /// Places as many pods of the largest refused gang as fit, sees what then stands in the way, and takes them back.
+    fn try_together(&mut self, tables: &mut Tables, statement: &mut Statement, config: &Config, search: &mut NodeSearch) {
+        let (first, members) = self.largest;
+        let Some(subgroup) = tables.pods.subgroup[first].filter(|_| members > 1) else { return };
+        let mark = statement.mark(tables);
+        while self.placed < members {
+            let Some(pod) = tables.pods.waiting(subgroup).next() else { break };
+            if !search.place(tables, statement, config, pod, Action::Allocate) {
+                break;
+            }
+            self.placed += 1;
+        }
+        if self.placed > 0 {
+            self.seen = refuse(tables, &search.feasible, self.class, &mut self.scratch);
+            statement.rollback(tables, mark);
+        }
     }
 }
 
@@ -258,7 +291,9 @@ fn stray_pods(tables: &Tables, gang: GangIdx) -> u32 {
     if known as usize == gangs.pods[gang].len() {
         return 0;
     }
-    let stray = |pod: &PodIdx| tables.pods.subgroup[*pod].is_none() && tables.pods.status[*pod] == PodStatus::Pending;
+    let stray = |pod: &PodIdx| {
+        tables.pods.subgroup[*pod].is_none() && matches!(tables.pods.status[*pod], PodStatus::Pending | PodStatus::Gated)
+    };
     count(gangs.pods[gang].iter().filter(stray).count())
 }
 
@@ -282,6 +317,18 @@ fn explain_members(tables: &Tables, of: Member, reasons: &mut Vec<Reason>) {
     }
     for &member in members {
         explain_members(tables, Member::Subgroup(member), reasons);
+    }
+}
+
+/// The same for the members of sets that have enough others.
+fn explain_optional(tables: &Tables, of: Member, reasons: &mut Vec<Reason>) {
+    for &member in tables.gangs.members(of) {
+        let member = Member::Subgroup(member);
+        if tables.gangs.ready(member) {
+            explain_optional(tables, member, reasons);
+        } else {
+            explain_members(tables, member, reasons);
+        }
     }
 }
 

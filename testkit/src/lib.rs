@@ -3,4 +3,8 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod check;
 pub mod generate;
+#[cfg(feature = "rows")]
+pub mod rows;
+pub mod session;

@@ -13,7 +13,7 @@ use crate::args::Openb;
 use crate::fault::{Fault, say};
 use crate::sink;
 use crate::text::plural;
-use rows::{CardModel, NodeRow, PodRow, Qos};
+use rows::{CardModel, DEFAULT_PRIORITY, NodeRow, PodRow, Qos};
 
 /// The label that says which model a node's GPUs are.
 const MODEL_LABEL: &str = "muster.dev/gpu-model";
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Openb) -> Result<(), Fault> {
     if let Some(seed) = args.seed {
         shuffle(&mut pods, &mut Rand32::new_inc(seed, 2));
     }
-    sink::write_snapshot(args.output.as_deref(), false, |out| write(out, &nodes, &pods))?;
+    sink::write_snapshot(args.output.as_deref(), false, |out| write(out, &nodes, &pods, args.rank_by_qos))?;
     let gpus = |milli: u64| milli as f64 / 1000.0;
     say(&format!(
         "{}, {} GPUs; {} ({copied} of them copies) ask for {} GPUs",
@@ -85,11 +85,13 @@ fn below(bound: usize, rng: &mut Rand32) -> usize {
     rng.rand_range(0..u32::try_from(bound).unwrap_or(u32::MAX)) as usize
 }
 
-fn write(out: &mut dyn Write, nodes: &[NodeRow], pods: &[PodRow]) -> io::Result<()> {
+fn write(out: &mut dyn Write, nodes: &[NodeRow], pods: &[PodRow], rank_by_qos: bool) -> io::Result<()> {
     let mut snapshot = SnapshotWriter::begin(out, DEFAULT_ACTIONS)?;
     snapshot.list("nodes", nodes.iter().enumerate().map(|(i, node)| node_object(i, node)))?;
     snapshot.list("queues", [None, Some(PARENT_QUEUE)].into_iter().enumerate().map(|(i, parent)| queue_object(i, parent)))?;
-    snapshot.list("priorityClasses", Qos::ALL.iter().map(|qos| priority_class(qos.class(), qos.priority())))?;
+    // FGD serves pods in the order of their arrival, whatever their class.
+    let priority = |qos: Qos| if rank_by_qos { qos.priority() } else { DEFAULT_PRIORITY };
+    snapshot.list("priorityClasses", Qos::ALL.iter().map(|&qos| priority_class(qos.class(), priority(qos))))?;
     snapshot.list("podGroups", pods.iter().enumerate().map(|(i, pod)| pod_group_object(i, pod, pods.len())))?;
     snapshot.list("pods", pods.iter().enumerate().map(|(i, pod)| pod_object(i, pod, pods.len())))?;
     snapshot.finish().map(drop)

@@ -78,16 +78,19 @@ impl Qos {
         }
     }
 
-    /// Below 100: every pod may be evicted. Best effort has KAI's default for pods without a class.
+    /// Its rank among the classes. Below 100: every pod may be evicted.
     pub(super) const fn priority(self) -> i32 {
         match self {
             Self::Guaranteed => 90,
             Self::LatencySensitive => 75,
             Self::Burstable => 60,
-            Self::BestEffort => 50,
+            Self::BestEffort => DEFAULT_PRIORITY,
         }
     }
 }
+
+/// What pods without a class have.
+pub(super) const DEFAULT_PRIORITY: i32 = 50;
 
 /// What is publicly known of the models in the trace.
 pub(super) struct CardModel;
@@ -151,12 +154,8 @@ impl Table {
         let mut names = HashSet::new();
         let mut rows = Vec::with_capacity(self.records.len());
         for (line, record) in &self.records {
-            let mut cells = Cells {
-                columns: &self.columns,
-                place: format!("{}: line {line}", self.name),
-                record,
-                errors: &mut self.errors,
-            };
+            let mut cells =
+                Cells { columns: &self.columns, place: format!("{}: line {line}", self.name), record, errors: &mut self.errors };
             let row = read(&mut cells);
             let name = cells.text(key);
             if !names.insert(name) && !name.is_empty() {

@@ -7,9 +7,11 @@ use bumpalo::collections::Vec as BumpVec;
 use crate::actions::Plan;
 use crate::bounds;
 use crate::config::Action;
-use crate::index::{ClassIdx, GangIdx, Idx};
+use crate::index::{ClassIdx, GangIdx, Idx, PodIdx};
+use crate::pending::Failures;
 use crate::place::gang::{Attempt, Miss, next_pods, next_request};
 use crate::snapshot::GpuRequest;
+use crate::statement::Mark;
 use crate::tables::Tables;
 use crate::tables::classes::Kind;
 use crate::tables::gangs::Member;
@@ -81,8 +83,8 @@ fn take_turn(plan: &mut Plan<'_>, gang: GangIdx) -> bool {
             return false;
         }
     }
-    if let Some(class) = turn.class
-        && plan.failures.known_miss(plan.tables, gang, class, turn.first, turn.pods)
+    if let Some((class, first)) = turn.alike
+        && plan.failures.known_miss(gang, class, first, turn.pods)
     {
         return false;
     }
@@ -102,14 +104,18 @@ fn take_turn(plan: &mut Plan<'_>, gang: GangIdx) -> bool {
         settle(plan, gang, mark);
         return true;
     }
-    let miss = attempt.miss;
-    record(plan, gang, &turn, miss);
+    match (attempt.miss, turn.alike) {
+        (Some(miss), _) if miss.bound => attempt.record_bound(miss, plan.failures),
+        (Some(_), Some((class, first))) => plan.failures.refuse_alike(gang, class, first, turn.pods),
+        (Some(miss), None) => plan.failures.no_node(&attempt, miss, turn.pods),
+        (None, _) => {}
+    }
     plan.statement.rollback(plan.tables, mark);
     false
 }
 
 /// A gang starts as a whole: if a pod set would have promises while it lacks pods that start now, all of the turn are promises.
-fn settle(plan: &mut Plan<'_>, gang: GangIdx, mark: crate::statement::Mark) {
+fn settle(plan: &mut Plan<'_>, gang: GangIdx, mark: Mark) {
     let gangs = &plan.tables.gangs;
     let incomplete = gangs.subgroups[gang].iter().filter(|&s| gangs.is_pod_set(s)).any(|subgroup| {
         let counts = gangs.counts[subgroup];
@@ -124,17 +130,18 @@ fn settle(plan: &mut Plan<'_>, gang: GangIdx, mark: crate::statement::Mark) {
     }
 }
 
-/// Writes down why a turn failed, while what was placed is still there.
-fn record(plan: &mut Plan<'_>, gang: GangIdx, turn: &Turn, miss: Option<Miss>) {
-    match miss {
-        Some(miss) if miss.bound => {
-            let charge = plan.tables.classes.charge_at(plan.tables.pods.class[miss.pod], plan.tables.nodes.largest_card);
-            plan.failures.begin(gang);
-            bounds::broken(plan.tables, gang, charge, |reason| plan.failures.push(reason));
-            plan.failures.end(gang);
-        }
-        Some(miss) => plan.failures.no_node(plan.tables, plan.config, plan.search, gang, miss, turn.pods, turn.class),
-        None => {}
+impl Attempt<'_> {
+    /// Writes down the bounds that a pod in the middle of a turn would break. The turn is rolled back: what the gang got so far
+    /// is not held, it belongs to what is asked for.
+    fn record_bound(&mut self, miss: Miss, failures: &mut Failures) {
+        let tables = &mut *self.tables;
+        let charge = tables.classes.charge_at(tables.pods.class[miss.pod], tables.nodes.largest_card);
+        let placed = self.statement.since(self.mark).iter().filter_map(|op| Some((tables.pods.class[op.pod], op.after.node?)));
+        let asked = placed.fold(charge, |sum, (class, node)| sum + tables.queue_charge(class, node));
+        self.statement.rollback(tables, self.mark);
+        failures.begin(self.gang);
+        bounds::broken(tables, self.gang, asked, |reason| failures.push(reason));
+        failures.end(self.gang);
     }
 }
 
@@ -144,32 +151,31 @@ struct Turn {
     asks: Amounts,
     /// How many pods.
     pods: u32,
-    /// The first of them.
-    first: Option<crate::index::PodIdx>,
-    /// Their class, if they are all alike and being refused once means being refused until something is freed.
-    class: Option<ClassIdx>,
+    /// Their class and the first of them, if they are all alike and being refused once means being refused until something is
+    /// freed.
+    alike: Option<(ClassIdx, PodIdx)>,
 }
 
 impl Turn {
     fn of(plan: &Plan<'_>, gang: GangIdx) -> Self {
         let tables = &*plan.tables;
-        let mut turn = Self { asks: Amounts::ZERO, pods: 0, first: None, class: None };
-        let mut alike = true;
+        let mut turn = Self { asks: Amounts::ZERO, pods: 0, alike: None };
+        // With one pod set there is no other member to try instead.
+        let mut alike = tables.gangs.subgroups[gang].len() == 1;
         next_pods(tables, plan.config, gang, plan.arena, |pod| {
             let class = tables.pods.class[pod];
             turn.asks += tables.classes.charge_at(class, tables.nodes.largest_card);
             turn.pods += 1;
-            turn.first = turn.first.or(Some(pod));
-            alike &= turn.class.is_none_or(|known| known == class) && tables.pods.nominated[pod].is_none();
-            turn.class = Some(class);
+            let (known, _) = *turn.alike.get_or_insert((class, pod));
+            alike &= known == class && tables.pods.nominated[pod].is_none();
         });
-        let monotone = |class: &ClassIdx| {
-            !matches!(tables.classes.kind[*class], Kind::Shared { devices: 2.. })
-                && !matches!(tables.classes.row[*class].gpu, GpuRequest::Memory { .. })
-        };
-        // With one pod set there is no other member to try instead.
-        let simple = tables.gangs.subgroups[gang].len() == 1;
-        turn.class = turn.class.filter(monotone).filter(|_| alike && simple);
+        turn.alike = turn.alike.filter(|&(class, _)| alike && is_monotone(tables, class));
         turn
     }
+}
+
+/// Whether as many pods of a class as fit are placed by placing one after the other, and no queue decides about single cards.
+fn is_monotone(tables: &Tables, class: ClassIdx) -> bool {
+    !matches!(tables.classes.kind[class], Kind::Shared { devices: 2.. })
+        && !matches!(tables.classes.row[class].gpu, GpuRequest::Memory { .. })
 }

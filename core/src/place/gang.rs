@@ -170,6 +170,7 @@ impl Attempt<'_> {
     fn place_pods(&mut self, subgroup: SubgroupIdx) -> bool {
         let wanted = step(self.tables, subgroup);
         let pods = BumpVec::from_iter_in(self.tables.pods.waiting(subgroup).take(wanted), self.arena);
+        let first_try = self.miss.is_none();
         let mut hopeless: Option<ClassIdx> = None;
         let mut good = pods.len() == wanted || self.tables.gangs.satisfied(Member::Subgroup(subgroup));
         for &pod in &pods {
@@ -185,7 +186,8 @@ impl Attempt<'_> {
                 self.miss.get_or_insert(Miss { pod, placed: 0, bound });
             }
         }
-        if let Some(miss) = &mut self.miss {
+        // A member that is tried instead of one that failed says nothing of that failure.
+        if first_try && let Some(miss) = &mut self.miss {
             let placed = self.statement.since(self.mark).len();
             miss.placed = u32::try_from(placed).expect("pods are counted in u32");
         }

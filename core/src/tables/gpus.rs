@@ -83,7 +83,7 @@ impl Gpus {
     /// to be a whole GPU again); -1 otherwise.
     #[must_use]
     pub fn room_soon(&self, group: GroupIdx, card_mib: i64) -> i64 {
-        if self.keepers[group] == 0 { -1 } else { card_mib - self.kept_mib[group] }
+        if self.keepers[group] == 0 { -1 } else { (card_mib - self.kept_mib[group]).max(-1) }
     }
 
     /// MiB that a pod could start with at once; -1 if nobody holds the group.

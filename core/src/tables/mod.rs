@@ -54,6 +54,10 @@ impl Tables {
         for pod in tables.pods.class.indices() {
             tables.count_in_at_load(pod, rows.pods[pod].reservation, rows.pods[pod].foreign);
         }
+        // What is held is asked for too (semantics.md §3.2).
+        for (requested, &allocated) in tables.queues.requested.as_mut_slice().iter_mut().zip(tables.queues.allocated.iter()) {
+            *requested += allocated;
+        }
         tables
     }
 

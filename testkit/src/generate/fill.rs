@@ -3,7 +3,7 @@
 use oorandom::Rand32;
 
 use super::queues::{QueueTree, milli};
-use super::{Gpus, Job, Place, PriorityClass, Shape, share_of};
+use super::{Gpus, Job, Place, PriorityClass, Shape, below, index, share_of};
 
 /// Nodes that take work at the same time. Small: fuller nodes; large: more scattered gangs.
 const OPEN_NODES: usize = 32;
@@ -26,6 +26,8 @@ struct Nodes<'a> {
     free: Vec<u32>,
     /// GPUs that are taken, on all nodes.
     used: u64,
+    /// GPUs that are to be taken in the end.
+    want: u64,
     /// Usable nodes that are still to be opened, the next one last.
     closed: Vec<u32>,
     open: Vec<u32>,
@@ -44,7 +46,7 @@ pub(super) fn running(shape: &Shape, cordoned: &[bool], queues: &mut QueueTree, 
     let want = share_of(shape.fill, u64::from(shape.nodes) * u64::from(shape.gpus)).min(capacity);
     let at_first = share_of(CHURN, want).min(capacity);
     let free = cordoned.iter().map(|&cordoned| if cordoned { 0 } else { shape.gpus }).collect();
-    let mut nodes = Nodes { free, used: 0, closed, open: Vec::new(), rooms: Vec::new(), cards: Vec::new(), rng };
+    let mut nodes = Nodes { free, used: 0, want, closed, open: Vec::new(), rooms: Vec::new(), cards: Vec::new(), rng };
     let (mut jobs, mut failures) = (Vec::new(), 0);
     while nodes.used < at_first && failures < FAILURES_MAX {
         match nodes.place(shape, queues) {
@@ -55,8 +57,8 @@ pub(super) fn running(shape: &Shape, cordoned: &[bool], queues: &mut QueueTree, 
             None => failures += 1,
         }
     }
-    nodes.end_some(&mut jobs, want, queues);
-    nodes.top_up(&mut jobs, &usable, want, queues);
+    nodes.end_some(&mut jobs, queues);
+    nodes.top_up(&mut jobs, &usable, queues);
     (jobs, nodes.cards)
 }
 
@@ -118,12 +120,12 @@ impl Nodes<'_> {
         self.used -= u64::from(count);
     }
 
-    /// Room on a shared card, or a new one.
+    /// Room on a shared card, or a new one while GPUs are wanted: shared cards stay taken.
     fn share(&mut self, milli: u32) -> Option<Place> {
         let at = match self.rooms.iter().position(|room| room.left_milli >= milli) {
             Some(at) => at,
             None => {
-                let node = self.take(1)?;
+                let node = if self.used < self.want { self.take(1)? } else { return None };
                 self.rooms.push(Room { card: index(self.cards.len()), left_milli: 1000 });
                 self.cards.push(node);
                 self.rooms.len() - 1
@@ -137,15 +139,15 @@ impl Nodes<'_> {
         Some(Place { node: self.cards[card as usize], card: Some(card) })
     }
 
-    /// Ends jobs at random until no more than `want` GPUs are held. Jobs on shared cards stay.
-    fn end_some(&mut self, jobs: &mut Vec<Job>, want: u64, queues: &mut QueueTree) {
+    /// Ends jobs at random until no more GPUs than wanted are held. Jobs on shared cards stay.
+    fn end_some(&mut self, jobs: &mut Vec<Job>, queues: &mut QueueTree) {
         let mut order: Vec<u32> = (0..index(jobs.len())).collect();
         shuffle(&mut order, self.rng);
         let mut ended = vec![false; jobs.len()];
         for at in order {
             let job = &jobs[at as usize];
             let Gpus::Whole(count) = job.gpus else { continue };
-            if self.used <= want {
+            if self.used <= self.want {
                 break;
             }
             job.places.iter().for_each(|place| self.give_back(place.node, count));
@@ -159,10 +161,10 @@ impl Nodes<'_> {
         });
     }
 
-    /// One-GPU jobs until `want` GPUs are held.
-    fn top_up(&mut self, jobs: &mut Vec<Job>, usable: &[u32], want: u64, queues: &mut QueueTree) {
+    /// One-GPU jobs until as many GPUs are held as wanted.
+    fn top_up(&mut self, jobs: &mut Vec<Job>, usable: &[u32], queues: &mut QueueTree) {
         for &node in usable {
-            while self.used < want && self.free[node as usize] > 0 {
+            while self.used < self.want && self.free[node as usize] > 0 {
                 self.free[node as usize] -= 1;
                 self.used += 1;
                 let class = PriorityClass::Train;
@@ -174,15 +176,6 @@ impl Nodes<'_> {
             }
         }
     }
-}
-
-/// A number below `bound` > 0.
-fn below(bound: usize, rng: &mut Rand32) -> usize {
-    rng.rand_range(0..index(bound)) as usize
-}
-
-fn index(i: usize) -> u32 {
-    u32::try_from(i).expect("a generated cluster has at most u32::MAX objects of a kind")
 }
 
 /// Fisher and Yates.

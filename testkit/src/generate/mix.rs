@@ -114,7 +114,7 @@ fn draw_class(rng: &mut Rand32) -> PriorityClass {
 }
 
 fn pick(values: &[u32], rng: &mut Rand32) -> u32 {
-    values[rng.rand_range(0..values.len() as u32) as usize]
+    values[super::below(values.len(), rng)]
 }
 
 fn mean(values: &[u32]) -> f64 {

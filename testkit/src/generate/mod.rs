@@ -212,14 +212,7 @@ impl Cluster {
             let draft = shape.mix.draw(shape.gpus, left, &mut rng);
             let leaf = queues.draw_pending(&mut rng);
             left -= draft.pods;
-            jobs.push(Job {
-                leaf,
-                class: draft.class,
-                pods: draft.pods,
-                min: draft.min,
-                gpus: draft.gpus,
-                places: Vec::new(),
-            });
+            jobs.push(Job { leaf, class: draft.class, pods: draft.pods, min: draft.min, gpus: draft.gpus, places: Vec::new() });
         }
         Ok(Self { shape: shape.clone(), queues, cordoned, jobs, cards })
     }
@@ -227,9 +220,8 @@ impl Cluster {
     /// How much it holds.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let pods = |running: bool| {
-            self.jobs.iter().filter(|job| job.places.is_empty() != running).map(|job| u64::from(job.pods)).sum()
-        };
+        let pods =
+            |running: bool| self.jobs.iter().filter(|job| job.places.is_empty() != running).map(|job| u64::from(job.pods)).sum();
         Counts {
             nodes: self.cordoned.len(),
             gpus: u64::from(self.shape.nodes) * u64::from(self.shape.gpus),
@@ -257,3 +249,15 @@ fn draw_cordoned(shape: &Shape, rng: &mut Rand32) -> Vec<bool> {
 pub(crate) fn share_of(share: f64, total: u64) -> u64 {
     (share * total as f64) as u64
 }
+
+/// A number below `bound` > 0.
+pub(crate) fn below(bound: usize, rng: &mut Rand32) -> usize {
+    rng.rand_range(0..index(bound)) as usize
+}
+
+pub(crate) fn index(i: usize) -> u32 {
+    u32::try_from(i).expect("a generated cluster has at most u32::MAX objects of a kind")
+}
+
+#[cfg(test)]
+mod tests;

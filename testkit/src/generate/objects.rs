@@ -131,11 +131,8 @@ pub struct Node<'a> {
 
 impl Serialize for Node<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut resources = vec![
-            ("cpu", cpu_text(self.cpu_milli)),
-            ("memory", memory_text(self.memory_mib)),
-            ("pods", self.pods.to_string()),
-        ];
+        let mut resources =
+            vec![("cpu", cpu_text(self.cpu_milli)), ("memory", memory_text(self.memory_mib)), ("pods", self.pods.to_string())];
         if self.gpus > 0 {
             resources.push(("nvidia.com/gpu", self.gpus.to_string()));
         }

@@ -34,7 +34,11 @@ impl QueueTree {
         for level in 0..depth {
             let count = level_size(leaves, level, depth);
             let start = queues.len();
-            let kind = if level + 1 == depth { "team".to_owned() } else { format!("level{level}") };
+            let kind = match depth - level {
+                1 => "team".to_owned(),
+                2 => "dept".to_owned(),
+                _ => format!("unit{level}"),
+            };
             for i in 0..count as usize {
                 let parent = (!above.is_empty()).then(|| above.start + i * above.len() / count as usize);
                 queues.push(QueueDraft { name: format!("{kind}-{i:04}"), parent, quota: 0, limit: None });

@@ -7,6 +7,8 @@
 mod build;
 mod strategy;
 
+use std::fmt;
+
 use muster_core::config::Config;
 use muster_core::index::{ClassIdx, Idx, PodIdx};
 use muster_core::snapshot::{ClassRow, NodeRow, PodStatus, QueueRow, Snapshot, TaskPriority};
@@ -23,7 +25,7 @@ pub const SIZES: [i64; 4] = [1, 2, 4, 8];
 pub const TAINTS: usize = 2;
 
 /// A cluster, as numbers.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Draft {
     /// Settings.
     pub config: Config,
@@ -37,6 +39,22 @@ pub struct Draft {
     pub gangs: Vec<GangDraft>,
     /// Pods without gang.
     pub loose: Vec<PodDraft>,
+}
+
+impl fmt::Debug for Draft {
+    /// One row a line: a counter-example is read by people.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:?}", self.config)?;
+        self.nodes.iter().try_for_each(|node| writeln!(f, "{node:?}"))?;
+        self.queues.iter().try_for_each(|queue| writeln!(f, "{queue:?}"))?;
+        self.classes.iter().try_for_each(|class| writeln!(f, "{class:?}"))?;
+        for gang in &self.gangs {
+            let GangDraft { queue, priority, preemptible, backed_off, tree, class, pods } = gang;
+            writeln!(f, "Gang in {queue:?}, {priority}, {preemptible}, {backed_off}, {tree:?}, class {class}")?;
+            pods.iter().try_for_each(|pod| writeln!(f, "  {pod:?}"))?;
+        }
+        self.loose.iter().try_for_each(|pod| writeln!(f, "{pod:?}"))
+    }
 }
 
 /// A node with its labels and taints.

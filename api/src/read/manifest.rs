@@ -1,0 +1,154 @@
+//! Manifests: YAML or JSON documents, single objects or `List`s, as people write them and `kubectl get -o yaml` prints them.
+
+use std::borrow::Cow;
+
+use rayon::prelude::*;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::objects::{Item, Kind, Sorted};
+use super::unpack;
+use crate::problem::{Failure, Findings, Subject, plain};
+
+/// What says which kind an object is of.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Head<'a> {
+    #[serde(borrow, default)]
+    api_version: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    kind: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    items: Option<&'a RawValue>,
+}
+
+/// Sorts the objects of a JSON text: one document, or several after another.
+pub(super) fn split_json<'a>(name: &str, text: &'a [u8], sorted: &mut Sorted<'a>) -> Result<(), Failure> {
+    let text = unpack::utf8(name, text)?;
+    for document in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>() {
+        let document = document.map_err(|error| Failure::Unreadable(format!("{name}: not JSON: {error}")))?;
+        sort_text(name, document, None, sorted)?;
+    }
+    Ok(())
+}
+
+/// `list`: the apiVersion and kind that items of a typed list have.
+fn sort_text<'a>(
+    name: &str, text: &'a RawValue, list: Option<(&str, &str)>, sorted: &mut Sorted<'a>,
+) -> Result<(), Failure> {
+    let head: Head<'a> = serde_json::from_str(text.get())
+        .map_err(|error| Failure::Unreadable(format!("{name}: not a Kubernetes object: {error}")))?;
+    let version = head.api_version.as_deref().or(list.map(|(version, _)| version)).unwrap_or_default();
+    let kind = head.kind.as_deref().or(list.map(|(_, kind)| kind)).unwrap_or_default();
+    match head.items {
+        Some(items) if list.is_none() && kind.ends_with("List") => {
+            let items: Option<Vec<&RawValue>> = serde_json::from_str(items.get())
+                .map_err(|error| Failure::Unreadable(format!("{name}: items of {}: {error}", plain(kind))))?;
+            let of = kind.trim_end_matches("List");
+            for item in items.unwrap_or_default() {
+                sort_text(name, item, Some((version, of)), sorted)?;
+            }
+        }
+        _ => sort_one(version, kind, Item::Text(text), sorted),
+    }
+    Ok(())
+}
+
+fn sort_one<'a>(version: &str, kind: &str, item: Item<'a>, sorted: &mut Sorted<'a>) {
+    match Kind::of(version, kind) {
+        Some(kind) => sorted.add(kind, item),
+        None => {
+            let name = match (version.split_once('/'), kind) {
+                (_, "") => "(no kind)".to_owned(),
+                (Some((group, _)), kind) => format!("{}.{}", plain(kind), plain(group)),
+                (None, kind) => plain(kind),
+            };
+            *sorted.skipped.entry(name).or_default() += 1;
+        }
+    }
+}
+
+/// Sorts the objects of a YAML text. A document that is no YAML is one bad object.
+pub(super) fn split_yaml<'a>(name: &str, text: &'a str, sorted: &mut Sorted<'a>, findings: &mut Findings) {
+    let documents = documents(text);
+    let trees: Vec<_> = if documents.len() > 1 {
+        documents.par_iter().map(|document| parse(document)).collect()
+    } else {
+        documents.iter().map(|document| parse(document)).collect()
+    };
+    for (number, tree) in trees.into_iter().enumerate() {
+        match tree {
+            Ok(tree) => sort_tree(name, number, tree, None, sorted, findings),
+            Err(message) => refuse(name, number, &message, findings),
+        }
+    }
+}
+
+fn refuse(name: &str, number: usize, message: &str, findings: &mut Findings) {
+    let object = format!("{number} of {name}");
+    let subject = Subject { kind: "document", namespace: "", name: &object };
+    findings.bad(subject, "", String::new(), format!("a Kubernetes object in YAML ({message})"));
+}
+
+fn parse(document: &str) -> Result<Value, String> {
+    let mut budget = serde_saphyr::Budget::default();
+    // A List of a whole cluster is one document; anchors stay at their default bounds, so that aliases cannot multiply.
+    budget.max_events = usize::MAX;
+    budget.max_nodes = usize::MAX;
+    budget.max_total_scalar_bytes = usize::MAX;
+    budget.max_depth = 100;
+    let mut options = serde_saphyr::Options::default();
+    options.budget = Some(budget);
+    options.with_snippet = false;
+    options.strict_booleans = true;
+    serde_saphyr::from_str_with_options(document, options).map_err(|error| {
+        let message = error.to_string();
+        plain(message.lines().next().unwrap_or_default())
+    })
+}
+
+fn sort_tree<'a>(
+    name: &str, number: usize, tree: Value, list: Option<(&str, &str)>, sorted: &mut Sorted<'a>, findings: &mut Findings,
+) {
+    let Value::Object(mut fields) = tree else {
+        if !tree.is_null() {
+            refuse(name, number, "neither a mapping nor empty", findings);
+        }
+        return;
+    };
+    let text = |key: &str| fields.get(key).and_then(Value::as_str).map(str::to_owned);
+    let version = text("apiVersion").unwrap_or_else(|| list.map_or("", |(version, _)| version).to_owned());
+    let kind = text("kind").unwrap_or_else(|| list.map_or("", |(_, kind)| kind).to_owned());
+    if list.is_none() && kind.ends_with("List") && fields.get("items").is_some_and(Value::is_array) {
+        let items = fields.remove("items");
+        let of = (version.as_str(), kind.trim_end_matches("List"));
+        let Some(Value::Array(items)) = items else { return };
+        for item in items {
+            sort_tree(name, number, item, Some(of), sorted, findings);
+        }
+        return;
+    }
+    sort_one(&version, &kind, Item::Tree(Value::Object(fields)), sorted);
+}
+
+/// Documents of a YAML stream: `---` and `...` at the start of a line part them, whatever is around. Pieces that hold only
+/// comments, directives or nothing are left out.
+fn documents(text: &str) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        let marker = line.as_bytes().get(..3).unwrap_or_default();
+        let ends = line.as_bytes().get(3).is_none_or(u8::is_ascii_whitespace);
+        if ends && (marker == b"---" || marker == b"...") {
+            pieces.push(&text[start..at]);
+            start = if marker == b"---" { at + 3 } else { at + line.len() };
+        }
+        at += line.len();
+    }
+    pieces.push(&text[start..]);
+    let says = |line: &&str| !line.trim().is_empty() && !line.starts_with(['#', '%']) && !line.trim_start().starts_with('#');
+    pieces.retain(|piece| piece.lines().any(|line| says(&line)));
+    pieces
+}

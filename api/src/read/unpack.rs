@@ -1,0 +1,99 @@
+//! Bytes as they come → text: zip, gzip or plain, with bounds on what an archive may grow to.
+
+use std::borrow::Cow;
+use std::io::{Cursor, Read};
+
+use flate2::read::MultiGzDecoder;
+use zip::ZipArchive;
+
+use crate::problem::{Failure, plain};
+
+/// The largest text that is read. A cluster of a million pods is below it; what is above is a mistake or an attack.
+pub(super) const MAX_BYTES: u64 = 8 << 30;
+/// DEFLATE cannot grow by more than this.
+const MAX_RATIO: u64 = 1040;
+/// The file inside a zip.
+const SNAPSHOT: &str = "snapshot.json";
+
+type Progress<'a> = Option<&'a (dyn Fn(u64, u64) + Sync)>;
+
+/// The text inside, without byte order mark.
+pub(super) fn text_of<'a>(name: &str, bytes: &'a [u8], progress: Progress<'_>) -> Result<Cow<'a, [u8]>, Failure> {
+    let fail = |message: &str| Failure::Unreadable(format!("{name}: {message}"));
+    let text = match bytes {
+        [] => return Err(fail("the file is empty")),
+        [b'P', b'K', 3 | 5, 4 | 6, ..] => Cow::Owned(unzip(name, bytes, progress)?),
+        [0x1f, 0x8b, ..] => Cow::Owned(gunzip(name, bytes, progress)?),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => return Err(fail("the text is UTF-16; expected UTF-8")),
+        plain => Cow::Borrowed(plain),
+    };
+    if text.len() as u64 > MAX_BYTES {
+        return Err(fail("larger than 8 GiB"));
+    }
+    Ok(match text {
+        Cow::Borrowed([0xef, 0xbb, 0xbf, rest @ ..]) => Cow::Borrowed(rest),
+        Cow::Owned(mut owned) if owned.starts_with(&[0xef, 0xbb, 0xbf]) => {
+            owned.drain(..3);
+            Cow::Owned(owned)
+        }
+        text => text,
+    })
+}
+
+/// The text as UTF-8.
+pub(super) fn utf8<'a>(name: &str, text: &'a [u8]) -> Result<&'a str, Failure> {
+    std::str::from_utf8(text).map_err(|error| {
+        let line = text[..error.valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
+        Failure::Unreadable(format!("{name}: line {line} is not UTF-8 text"))
+    })
+}
+
+fn unzip(name: &str, bytes: &[u8], progress: Progress<'_>) -> Result<Vec<u8>, Failure> {
+    let fail = |message: String| Failure::Unreadable(format!("{name}: {message}"));
+    let broken = |error: zip::result::ZipError| fail(format!("not a complete zip archive ({error})"));
+    let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(broken)?;
+    let names: Vec<String> = archive.file_names().map(|name| name.map_or_else(|_| "?".to_owned(), Cow::into_owned)).collect();
+    let exact = names.iter().position(|name| name == SNAPSHOT);
+    let nested = || names.iter().position(|name| name.ends_with("/snapshot.json"));
+    let Some(at) = exact.or_else(nested) else {
+        let held: Vec<_> = names.iter().take(5).map(|name| plain(name)).collect();
+        return Err(fail(format!("no snapshot.json in the archive, which holds {} files: {}", names.len(), held.join(", "))));
+    };
+    let at = archive.index_for_name(&names[at]).unwrap_or(at);
+    let mut file = archive.by_index(at).map_err(broken)?;
+    let (declared, packed) = (file.size(), file.compressed_size());
+    if declared > MAX_BYTES {
+        return Err(fail(format!("snapshot.json would be {declared} bytes; at most 8 GiB are read")));
+    }
+    let expected = declared.min(packed.saturating_mul(MAX_RATIO)).min(bytes.len() as u64 * MAX_RATIO);
+    read_bounded(&mut file, expected, progress).map_err(|why| fail(format!("snapshot.json: {why}")))
+}
+
+fn gunzip(name: &str, bytes: &[u8], progress: Progress<'_>) -> Result<Vec<u8>, Failure> {
+    // The last four bytes hold the size modulo 2³²: a hint only.
+    let hint = bytes.last_chunk::<4>().map_or(0, |tail| u64::from(u32::from_le_bytes(*tail)));
+    let expected = hint.min(bytes.len() as u64 * MAX_RATIO);
+    read_bounded(&mut MultiGzDecoder::new(bytes), expected, progress)
+        .map_err(|why| Failure::Unreadable(format!("{name}: not a complete gzip file: {why}")))
+}
+
+/// Reads everything, at most [`MAX_BYTES`], in pieces so that progress can be told.
+fn read_bounded(from: &mut impl Read, expected: u64, progress: Progress<'_>) -> Result<Vec<u8>, String> {
+    const PIECE: u64 = 4 << 20;
+    let mut text = Vec::new();
+    let room = usize::try_from(expected).map_err(|_| "too large for this machine".to_owned())?;
+    text.try_reserve(room).map_err(|_| format!("{room} bytes do not fit in memory"))?;
+    loop {
+        let read = from.by_ref().take(PIECE).read_to_end(&mut text).map_err(|error| error.to_string())?;
+        if read == 0 {
+            return Ok(text);
+        }
+        if text.len() as u64 > MAX_BYTES {
+            return Err("larger than 8 GiB".to_owned());
+        }
+        if let Some(progress) = progress {
+            // Unpacking is a part of the work that the reader's own count does not cover.
+            progress(0, expected.max(text.len() as u64));
+        }
+    }
+}
