@@ -3,6 +3,7 @@
 //! Everything that needs more than one object is decided here: duplicates, queue tree, gangs of pods, BindRequests, priorities,
 //! missing ConfigMaps, GPU groups. The result does not depend on the order in which objects arrived.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use ahash::{AHashMap, AHashSet};
@@ -38,7 +39,8 @@ pub(crate) struct Facts {
     pub(crate) nodes: Vec<NodeRead>,
     pub(crate) queues: Vec<QueueFacts>,
     pub(crate) gangs: Vec<GangFacts>,
-    pub(crate) pods: Vec<PodFacts>,
+    /// Boxed: they are many, large, and sorted.
+    pub(crate) pods: Vec<Box<PodFacts>>,
     pub(crate) binds: Vec<BindFacts>,
     pub(crate) priorities: Vec<PriorityFacts>,
     /// `None`: unknown, so that none counts as missing.
@@ -74,18 +76,15 @@ pub(crate) fn assemble(mut facts: Facts, settings: &Settings, now: Timestamp, fi
 impl Facts {
     /// Of objects of one kind and name, the oldest stays. Returns how many went.
     fn drop_duplicates(&mut self, findings: &mut Findings) -> usize {
+        // Nodes and BindRequests go in order of name from here on.
         self.nodes.sort_by(|a, b| a.name().cmp(b.name()));
-        self.queues.sort_by(|a, b| (&a.name, a.created).cmp(&(&b.name, b.created)));
-        self.gangs.sort_by(|a, b| (&a.name, a.created).cmp(&(&b.name, b.created)));
-        self.pods.sort_by(|a, b| (&a.name, a.created, &a.uid).cmp(&(&b.name, b.created, &b.uid)));
-        self.binds.sort_by(|a, b| a.name.cmp(&b.name));
-        self.priorities.sort_by(|a, b| (&a.name, a.value).cmp(&(&b.name, b.value)));
-        unique("Node", &mut self.nodes, |node| ("", node.name()), findings)
-            + unique("Queue", &mut self.queues, |queue| ("", &queue.name), findings)
-            + unique("PodGroup", &mut self.gangs, |gang| (&gang.name.namespace, &gang.name.name), findings)
-            + unique("Pod", &mut self.pods, |pod| (&pod.name.namespace, &pod.name.name), findings)
-            + unique("BindRequest", &mut self.binds, |bind| (&bind.name.namespace, &bind.name.name), findings)
-            + unique("PriorityClass", &mut self.priorities, |class| ("", &class.name), findings)
+        self.binds.sort_by(|a, b| (&a.name, &a.pod, &a.node).cmp(&(&b.name, &b.pod, &b.node)));
+        unique("Node", &mut self.nodes, |node| ("", node.name()), |_, _| Ordering::Equal, findings)
+            + unique("BindRequest", &mut self.binds, |bind| bind.name.parts(), |_, _| Ordering::Equal, findings)
+            + unique("Queue", &mut self.queues, |queue| ("", &queue.name), |a, b| a.created.cmp(&b.created), findings)
+            + unique("PodGroup", &mut self.gangs, |gang| gang.name.parts(), |a, b| a.created.cmp(&b.created), findings)
+            + unique("Pod", &mut self.pods, |pod| pod.name.parts(), |a, b| age(a).cmp(&age(b)), findings)
+            + unique("PriorityClass", &mut self.priorities, |class| ("", &class.name), |a, b| a.value.cmp(&b.value), findings)
     }
 
     /// Nodes of this shard, by name.
@@ -107,19 +106,36 @@ impl NodeRead {
     }
 }
 
-/// Keeps the first of equal neighbours; the list is sorted by name.
-fn unique<T>(kind: &str, list: &mut Vec<T>, name: impl for<'a> Fn(&'a T) -> (&'a str, &'a str), findings: &mut Findings) -> usize {
-    let before = list.len();
-    list.dedup_by(|later, first| {
-        let (namespace, own) = name(later);
-        let same = (namespace, own) == name(first);
-        if same {
-            let subject = Subject { kind, namespace, name: own };
-            findings.bad(subject, "metadata.name", show(own), format!("a name that no other {kind} has"));
-        }
-        same
+fn age(pod: &PodFacts) -> (Option<Timestamp>, &str) {
+    (pod.created, &pod.uid)
+}
+
+/// Of objects with one name the first by `order` stays, at its place.
+fn unique<T>(
+    kind: &str,
+    list: &mut Vec<T>,
+    name: impl Fn(&T) -> (&str, &str),
+    order: impl Fn(&T, &T) -> Ordering,
+    findings: &mut Findings,
+) -> usize {
+    let mut first: AHashMap<(&str, &str), usize> = AHashMap::with_capacity(list.len());
+    let mut losers = Vec::new();
+    for (i, object) in list.iter().enumerate() {
+        let (namespace, own) = name(object);
+        let Some(other) = first.insert((namespace, own), i) else { continue };
+        let subject = Subject { kind, namespace, name: own };
+        findings.bad(subject, "metadata.name", show(own), format!("a name that no other {kind} has"));
+        let loser = if order(object, &list[other]) == Ordering::Less { other } else { i };
+        losers.push(loser);
+        first.insert((namespace, own), other + i - loser);
+    }
+    losers.sort_unstable();
+    let mut i = 0;
+    list.retain(|_| {
+        i += 1;
+        losers.binary_search(&(i - 1)).is_err()
     });
-    before - list.len()
+    losers.len()
 }
 
 /// PriorityClasses by name, and the default.
@@ -153,7 +169,7 @@ struct Rows {
 
 /// A pod on its way to a row.
 struct Draft {
-    facts: PodFacts,
+    facts: Box<PodFacts>,
     gang: Option<GangIdx>,
     status: PodStatus,
     node: Option<NodeIdx>,
@@ -215,8 +231,9 @@ impl Builder<'_> {
     }
 
     fn add_pods(&mut self, facts: &mut Facts, findings: &mut Findings) {
-        let gangs: AHashMap<ObjectName, GangIdx> =
-            self.rows.gang_facts.iter().enumerate().map(|(g, gang)| (gang.name.clone(), GangIdx::new(g))).collect();
+        let gang_facts = std::mem::take(&mut self.rows.gang_facts);
+        let gangs: AHashMap<(&str, &str), GangIdx> =
+            gang_facts.iter().enumerate().map(|(g, gang)| (gang.name.parts(), GangIdx::new(g))).collect();
         let nodes: AHashMap<&str, NodeIdx> =
             self.nodes.iter().enumerate().map(|(n, node)| (node.name.as_str(), NodeIdx::new(n))).collect();
         let binds = live_binds(std::mem::take(&mut facts.binds), &nodes);
@@ -225,10 +242,8 @@ impl Builder<'_> {
             if pod.phase == Phase::Failed {
                 continue;
             }
-            let gang = pod.gang.as_ref().and_then(|gang| {
-                gangs.get(&ObjectName { namespace: pod.name.namespace.clone(), name: gang.clone() }).copied()
-            });
-            let bind = binds.get(&pod.name);
+            let gang = pod.gang.as_ref().and_then(|gang| gangs.get(&(pod.name.namespace.as_str(), gang.as_str())).copied());
+            let bind = if binds.is_empty() { None } else { binds.get(&pod.name) };
             let status = pod.status(bind.is_some(), self.now, self.settings.stuck_after);
             let node = match &pod.node {
                 Some(node) => nodes.get(node.as_str()).copied(),
@@ -246,7 +261,8 @@ impl Builder<'_> {
             let draft = self.draft(pod, gang, status, node, groups, facts.config_maps.as_ref());
             self.rows.pods.push(draft);
         }
-        unconsidered.report(facts, &self.rows.gang_facts, self.settings, findings);
+        unconsidered.report(facts, &gang_facts, self.settings, findings);
+        self.rows.gang_facts = gang_facts;
     }
 
     /// The shared GPUs that a pod holds.
@@ -270,7 +286,12 @@ impl Builder<'_> {
     }
 
     fn draft(
-        &mut self, mut pod: PodFacts, gang: Option<GangIdx>, status: PodStatus, node: Option<NodeIdx>, groups: Vec<String>,
+        &mut self,
+        mut pod: Box<PodFacts>,
+        gang: Option<GangIdx>,
+        status: PodStatus,
+        node: Option<NodeIdx>,
+        groups: Vec<String>,
         config_maps: Option<&AHashSet<ObjectName>>,
     ) -> Draft {
         let waits = matches!(status, PodStatus::Pending | PodStatus::Gated);
@@ -285,7 +306,8 @@ impl Builder<'_> {
             gpu: pod.gpu,
             // Nothing is decided about a pod without gang: fewer classes.
             constraints: if gang.is_some() { constraints } else { Default::default() },
-            legacy_mig: waits && pod.legacy_mig,
+            // Of pods that hold a node too: who asks for MIG by name stays away from them (semantics.md §9.2).
+            legacy_mig: pod.legacy_mig,
             missing_config_maps: missing,
         };
         Draft { gang, status, node, shape: self.rows.shapes.intern(shape), groups, facts: pod }
@@ -340,13 +362,33 @@ impl Unconsidered {
         let maps = if facts.config_maps.is_none() { self.config_maps } else { 0 };
         for (kind, field, count, what) in [
             ("Pod", "spec.volumes", self.volumes, "pending pods use volume claims, which this version does not consider"),
-            ("Pod", "spec.resourceClaims", self.claims, "pending pods use resource claims (DRA), which this version does not consider"),
+            (
+                "Pod",
+                "spec.resourceClaims",
+                self.claims,
+                "pending pods use resource claims (DRA), which this version does not consider",
+            ),
             ("Pod", "spec.affinity", self.pod_affinity, "pending pods have pod affinity, which this version does not consider"),
-            ("Pod", "spec.containers.ports", self.host_ports, "pending pods use host ports, which this version does not consider"),
+            (
+                "Pod",
+                "spec.containers.ports",
+                self.host_ports,
+                "pending pods use host ports, which this version does not consider",
+            ),
             ("Pod", "spec", maps, "pending pods need ConfigMaps; no ConfigMap is among the manifests, so all count as there"),
-            ("PodGroup", "spec.topologyConstraint", topology, "pending groups have topology constraints, which this version does not consider"),
+            (
+                "PodGroup",
+                "spec.topologyConstraint",
+                topology,
+                "pending groups have topology constraints, which this version does not consider",
+            ),
             ("ResourceSlice", "spec.devices", facts.gpu_slices, "slices offer GPUs, which this version does not consider"),
-            ("NodeResourceTopology", "zones", numa, "objects are there and plugin numa is on, which this version does not consider"),
+            (
+                "NodeResourceTopology",
+                "zones",
+                numa,
+                "objects are there and plugin numa is on, which this version does not consider",
+            ),
         ] {
             if count > 0 {
                 findings.warn(Subject::setting(kind), field, count.to_string(), what);
@@ -357,6 +399,7 @@ impl Unconsidered {
 
 impl Rows {
     fn finish(mut self, nodes: Vec<NodeFacts>, tree: Tree, settings: &Settings) -> (Snapshot, Names) {
+        self.sort_pods();
         let mut tables = tables(std::mem::take(&mut self.shapes), &nodes);
         let mut snapshot = Snapshot { config: settings.config.clone(), ..Snapshot::default() };
         let mut names = Names::default();
@@ -396,18 +439,18 @@ impl Rows {
         (snapshot, names)
     }
 
-    /// Pods by gang (those without last), creation, uid; then name, for objects without uid.
-    fn fill_pods(&mut self, tables: &Tables, nodes: &[NodeFacts], snapshot: &mut Snapshot, names: &mut Names) {
-        let mut drafts = std::mem::take(&mut self.pods);
-        drafts.sort_by(|a, b| {
+    /// By gang (pods without last), creation, uid; then name, for objects without uid.
+    fn sort_pods(&mut self) {
+        self.pods.sort_by(|a, b| {
             let key = |draft: &Draft| (draft.gang.is_none(), draft.gang, draft.facts.created);
-            key(a)
-                .cmp(&key(b))
-                .then_with(|| a.facts.uid.cmp(&b.facts.uid))
-                .then_with(|| a.facts.name.cmp(&b.facts.name))
+            key(a).cmp(&key(b)).then_with(|| a.facts.uid.cmp(&b.facts.uid)).then_with(|| a.facts.name.cmp(&b.facts.name))
         });
+        self.shapes.renumber(self.pods.iter_mut().map(|draft| &mut draft.shape));
+    }
+
+    fn fill_pods(&mut self, tables: &Tables, nodes: &[NodeFacts], snapshot: &mut Snapshot, names: &mut Names) {
         let mut ends = vec![0; self.gangs.len()];
-        for draft in drafts {
+        for draft in std::mem::take(&mut self.pods) {
             let first = snapshot.pod_groups.len();
             snapshot.pod_groups.extend(draft.groups.iter().filter_map(|group| self.group_index(group, draft.node)));
             let cut = |i: usize| u32::try_from(i).unwrap_or(u32::MAX);

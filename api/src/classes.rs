@@ -36,6 +36,20 @@ impl Shapes {
         *self.numbers.entry(shape).or_insert(next)
     }
 
+    /// Numbers the shapes anew: in the order in which `uses` has them first, so that arrival does not matter.
+    pub(crate) fn renumber<'a>(&mut self, uses: impl Iterator<Item = &'a mut usize>) {
+        let mut numbers = vec![usize::MAX; self.numbers.len()];
+        let mut next = 0;
+        for shape in uses {
+            if numbers[*shape] == usize::MAX {
+                numbers[*shape] = next;
+                next += 1;
+            }
+            *shape = numbers[*shape];
+        }
+        self.numbers.values_mut().for_each(|number| *number = numbers[*number]);
+    }
+
     fn in_order(self) -> Vec<Shape> {
         let mut shapes: Vec<_> = self.numbers.into_iter().map(|(shape, number)| (number, shape)).collect();
         shapes.sort_unstable_by_key(|(number, _)| *number);
@@ -197,9 +211,7 @@ impl Resolver<'_> {
             memory: shape.requests.memory,
             gpu: shape.gpu,
             extra: resolve_extra(&shape.requests.extra, self.dims),
-            selector: selected
-                .map(|(key, value)| Requirement::In(self.labels.among(key, std::slice::from_ref(value))))
-                .collect(),
+            selector: selected.map(|(key, value)| Requirement::In(self.labels.among(key, std::slice::from_ref(value)))).collect(),
             affinity: constraints.affinity.as_ref().map(|terms| terms.iter().map(|term| self.term(term)).collect()),
             tolerated: tolerated
                 .filter(|(_, taint)| constraints.tolerations.iter().any(|toleration| toleration.tolerates(taint)))

@@ -54,7 +54,9 @@ impl GangFacts {
 
 /// Reads one pod group: `None` if something in it is bad, `Some(None)` if it belongs to another shard.
 pub(crate) fn read(
-    mut group: Object<PodGroupSpec, PodGroupStatus>, settings: &Settings, findings: &mut Findings,
+    mut group: Object<PodGroupSpec, PodGroupStatus>,
+    settings: &Settings,
+    findings: &mut Findings,
 ) -> Option<Option<GangFacts>> {
     let name = object_name("PodGroup", &mut group.metadata, findings)?;
     let subject = Subject { kind: "PodGroup", namespace: &name.namespace, name: &name.name };
@@ -189,7 +191,11 @@ fn linked(sorted: &[&SubGroup]) -> Result<Vec<Option<usize>>, String> {
 }
 
 fn kind_of(
-    subject: Subject<'_>, member: &SubGroup, at: usize, parents: &[Option<usize>], findings: &mut Findings,
+    subject: Subject<'_>,
+    member: &SubGroup,
+    at: usize,
+    parents: &[Option<usize>],
+    findings: &mut Findings,
 ) -> SubgroupKind {
     let children = parents.iter().filter(|&&parent| parent == Some(at)).count();
     let children = u32::try_from(children).unwrap_or(u32::MAX);

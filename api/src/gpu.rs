@@ -32,7 +32,11 @@ pub(crate) fn mig_gpus(resource: &str) -> u32 {
 /// What annotations say about GPUs; `whole` is what containers request. The order of precedence is KAI's: a fraction overrides
 /// memory, both override whole GPUs. With `refuse`, what admission refuses is bad, else it is warned about and ignored.
 pub(crate) fn request_of(
-    subject: Subject<'_>, annotations: &BTreeMap<String, String>, whole: u32, refuse: bool, findings: &mut Findings,
+    subject: Subject<'_>,
+    annotations: &BTreeMap<String, String>,
+    whole: u32,
+    refuse: bool,
+    findings: &mut Findings,
 ) -> GpuRequest {
     let devices = read(subject, annotations, DEVICES, refuse, "an integer of 1 or more", findings, |text| {
         text.parse().ok().filter(|&n: &u32| n >= 1)
@@ -61,8 +65,13 @@ pub(crate) fn request_of(
 }
 
 fn read<T>(
-    subject: Subject<'_>, annotations: &BTreeMap<String, String>, key: &str, refuse: bool, expected: &str,
-    findings: &mut Findings, parse: impl Fn(&str) -> Option<T>,
+    subject: Subject<'_>,
+    annotations: &BTreeMap<String, String>,
+    key: &str,
+    refuse: bool,
+    expected: &str,
+    findings: &mut Findings,
+    parse: impl Fn(&str) -> Option<T>,
 ) -> Option<T> {
     let text = annotations.get(key)?;
     let value = parse(text);

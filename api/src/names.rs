@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use muster_core::index::{
-    ClassIdx, Col, DimIdx, GangIdx, GroupIdx, NodeIdx, PodIdx, QueueIdx, SubgroupIdx, TaintIdx,
-};
+use muster_core::index::{ClassIdx, Col, DimIdx, GangIdx, GroupIdx, NodeIdx, PodIdx, QueueIdx, SubgroupIdx, TaintIdx};
 
 /// Name of a namespaced object.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -13,6 +11,14 @@ pub struct ObjectName {
     pub namespace: String,
     /// Its name.
     pub name: String,
+}
+
+impl ObjectName {
+    /// Namespace and name.
+    #[must_use]
+    pub fn parts(&self) -> (&str, &str) {
+        (&self.namespace, &self.name)
+    }
 }
 
 impl fmt::Display for ObjectName {

@@ -51,7 +51,7 @@ pub(crate) fn read(mut node: k8s::Node, settings: &Settings, findings: &mut Find
     let taints = taints_of(subject, spec.taints.unwrap_or_default(), findings);
     // As the API server fills in.
     let allocatable = status.allocatable.or(status.capacity);
-    let amounts = read_list(subject, "status.allocatable", allocatable, findings);
+    let amounts = read_list(subject, format_args!("status.allocatable"), allocatable, findings);
     let pods = amounts.get("pods").and_then(|pods| pods.units()).unwrap_or(0);
     let requests = in_row_units(subject, "status.allocatable", amounts, findings);
     let gpus = i64::from(requests.gpus);

@@ -153,9 +153,9 @@ pub(crate) fn read(mut pod: k8s::Pod, settings: &Settings, findings: &mut Findin
         reservation: app == RESERVATION_APP,
         leader: labels.get("training.kubeflow.org/job-role").is_some_and(|role| role == "master" || role == "launcher"),
         ray_head: labels.get("ray.io/node-type").is_some_and(|kind| kind == "head"),
-        task_priority: labels.get(TASK_PRIORITY).map_or(TaskPriority::Absent, |text| {
-            text.parse().map_or(TaskPriority::Unparsable, TaskPriority::Number)
-        }),
+        task_priority: labels
+            .get(TASK_PRIORITY)
+            .map_or(TaskPriority::Absent, |text| text.parse().map_or(TaskPriority::Unparsable, TaskPriority::Number)),
         needs,
         name,
     })
@@ -178,7 +178,11 @@ fn phase_of(subject: Subject<'_>, text: Option<&str>, findings: &mut Findings) -
 
 /// Adds MIG instances asked for by annotation; whether there are any.
 fn add_legacy_mig(
-    subject: Subject<'_>, annotations: &BTreeMap<String, String>, requests: &mut Requests, refuse: bool, findings: &mut Findings,
+    subject: Subject<'_>,
+    annotations: &BTreeMap<String, String>,
+    requests: &mut Requests,
+    refuse: bool,
+    findings: &mut Findings,
 ) -> bool {
     let mut any = false;
     let named = annotations.range(MIG_PREFIX.to_owned()..).take_while(|(key, _)| key.starts_with(MIG_PREFIX));
@@ -263,7 +267,8 @@ pub(crate) struct BindFacts {
 /// Reads one BindRequest: `None` if something in it is bad, `Some(None)` if it failed for good, which counts as absent
 /// (semantics.md §1.2).
 pub(crate) fn read_bind(
-    mut request: Object<BindRequestSpec, BindRequestStatus>, findings: &mut Findings,
+    mut request: Object<BindRequestSpec, BindRequestStatus>,
+    findings: &mut Findings,
 ) -> Option<Option<BindFacts>> {
     let name = object_name("BindRequest", &mut request.metadata, findings)?;
     let spec = request.spec;

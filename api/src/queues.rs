@@ -236,11 +236,8 @@ mod tests {
 
     fn build(pairs: &[(&str, &str)], full: bool) -> (Tree, Findings) {
         let mut findings = Findings::default();
-        let facts = |&(name, parent): &(&str, &str)| QueueFacts {
-            name: name.to_owned(),
-            parent: parent.to_owned(),
-            ..synthetic_root()
-        };
+        let facts =
+            |&(name, parent): &(&str, &str)| QueueFacts { name: name.to_owned(), parent: parent.to_owned(), ..synthetic_root() };
         let tree = tree(pairs.iter().map(facts).collect(), full, &mut findings);
         (tree, findings)
     }

@@ -5,6 +5,7 @@
 //! <https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#pod-level-resource-specification>.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use k8s_openapi::api::core::v1 as k8s;
 use k8s_openapi::apimachinery::pkg::api::resource as wire;
@@ -32,12 +33,12 @@ pub(crate) struct Requests {
 }
 
 /// Reads a list of quantities: none negative, all in range.
-pub(crate) fn read_list(subject: Subject<'_>, field: &str, list: Listed, findings: &mut Findings) -> Resources {
+pub(crate) fn read_list(subject: Subject<'_>, field: fmt::Arguments<'_>, list: Listed, findings: &mut Findings) -> Resources {
     let mut read = Resources::new();
     for (name, wire::Quantity(text)) in list.unwrap_or_default() {
         let path = || format!("{field}.{name}");
         if !is_qualified_name(&name) {
-            findings.bad(subject, field, show(&name), "a resource name");
+            findings.bad(subject, &field.to_string(), show(&name), "a resource name");
             continue;
         }
         match text.parse::<Quantity>() {
@@ -62,11 +63,14 @@ fn is_extended(name: &str) -> bool {
 
 /// A container's requests: a missing entry is its limit, as the API server fills in; a request above its limit is refused.
 fn container_requests(
-    subject: Subject<'_>, field: &str, resources: Option<k8s::ResourceRequirements>, findings: &mut Findings,
+    subject: Subject<'_>,
+    field: fmt::Arguments<'_>,
+    resources: Option<k8s::ResourceRequirements>,
+    findings: &mut Findings,
 ) -> Resources {
     let Some(k8s::ResourceRequirements { requests, limits, .. }) = resources else { return Resources::new() };
-    let mut requests = read_list(subject, &format!("{field}.requests"), requests, findings);
-    for (name, limit) in read_list(subject, &format!("{field}.limits"), limits, findings) {
+    let mut requests = read_list(subject, format_args!("{field}.requests"), requests, findings);
+    for (name, limit) in read_list(subject, format_args!("{field}.limits"), limits, findings) {
         match requests.get(&name) {
             None => {
                 requests.insert(name, limit);
@@ -100,20 +104,18 @@ pub(crate) fn effective(subject: Subject<'_>, spec: &mut k8s::PodSpec, findings:
     let mut sum = Resources::new();
     for (i, container) in spec.containers.iter_mut().enumerate() {
         let field = format_args!("spec.containers[{i}].resources");
-        if let Some(resources) = container.resources.take() {
-            let requests = container_requests(subject, &field.to_string(), Some(resources), findings);
-            if sum.is_empty() {
-                sum = requests;
-            } else {
-                add(&mut sum, &requests);
-            }
+        let requests = container_requests(subject, field, container.resources.take(), findings);
+        if sum.is_empty() {
+            sum = requests;
+        } else {
+            add(&mut sum, &requests);
         }
     }
     if let Some(containers) = &mut spec.init_containers {
         let (mut sidecars, mut most) = (Resources::new(), Resources::new());
         for (i, container) in containers.iter_mut().enumerate() {
-            let field = format!("spec.initContainers[{i}].resources");
-            let mut requests = container_requests(subject, &field, container.resources.take(), findings);
+            let field = format_args!("spec.initContainers[{i}].resources");
+            let mut requests = container_requests(subject, field, container.resources.take(), findings);
             if container.restart_policy.as_deref() == Some("Always") {
                 add(&mut sum, &requests);
                 add(&mut sidecars, &requests);
@@ -127,7 +129,7 @@ pub(crate) fn effective(subject: Subject<'_>, spec: &mut k8s::PodSpec, findings:
     }
     pod_level(subject, spec.resources.take(), &mut sum, findings);
     if let Some(overhead) = spec.overhead.take() {
-        add(&mut sum, &read_list(subject, "spec.overhead", Some(overhead), findings));
+        add(&mut sum, &read_list(subject, format_args!("spec.overhead"), Some(overhead), findings));
     }
     sum
 }
@@ -137,8 +139,8 @@ pub(crate) fn effective(subject: Subject<'_>, spec: &mut k8s::PodSpec, findings:
 fn pod_level(subject: Subject<'_>, resources: Option<k8s::ResourceRequirements>, sum: &mut Resources, findings: &mut Findings) {
     let Some(k8s::ResourceRequirements { requests, limits, .. }) = resources else { return };
     let supported = |name: &str| matches!(name, "cpu" | "memory") || name.starts_with("hugepages-");
-    let requests = read_list(subject, "spec.resources.requests", requests, findings);
-    let limits = read_list(subject, "spec.resources.limits", limits, findings);
+    let requests = read_list(subject, format_args!("spec.resources.requests"), requests, findings);
+    let limits = read_list(subject, format_args!("spec.resources.limits"), limits, findings);
     for name in requests.keys().chain(limits.keys()).filter(|name| !supported(name)) {
         findings.bad(subject, "spec.resources", show(name), "cpu, memory or hugepages-* at pod level");
     }
@@ -199,17 +201,37 @@ mod tests {
     fn kubelets_formula() {
         for (what, spec, cpu) in [
             ("containers add up", json!({"containers": [asks(json!({"cpu": "1"})), asks(json!({"cpu": "500m"}))]}), 1500),
-            ("the largest init container", json!({"containers": [asks(json!({"cpu": "1"}))],
-                "initContainers": [asks(json!({"cpu": "3"})), asks(json!({"cpu": "2"}))]}), 3000),
-            ("a sidecar adds to the containers", json!({"containers": [asks(json!({"cpu": "1"}))],
-                "initContainers": [sidecar(json!({"cpu": "2"}))]}), 3000),
-            ("a sidecar adds to init containers after it only", json!({"containers": [asks(json!({"cpu": "1"}))],
-                "initContainers": [asks(json!({"cpu": "5"})), sidecar(json!({"cpu": "2"})), asks(json!({"cpu": "4"}))]}), 6000),
+            (
+                "the largest init container",
+                json!({"containers": [asks(json!({"cpu": "1"}))],
+                "initContainers": [asks(json!({"cpu": "3"})), asks(json!({"cpu": "2"}))]}),
+                3000,
+            ),
+            (
+                "a sidecar adds to the containers",
+                json!({"containers": [asks(json!({"cpu": "1"}))],
+                "initContainers": [sidecar(json!({"cpu": "2"}))]}),
+                3000,
+            ),
+            (
+                "a sidecar adds to init containers after it only",
+                json!({"containers": [asks(json!({"cpu": "1"}))],
+                "initContainers": [asks(json!({"cpu": "5"})), sidecar(json!({"cpu": "2"})), asks(json!({"cpu": "4"}))]}),
+                6000,
+            ),
             ("overhead on top", json!({"containers": [asks(json!({"cpu": "1"}))], "overhead": {"cpu": "250m"}}), 1250),
-            ("pod-level requests replace", json!({"containers": [asks(json!({"cpu": "1"}))],
-                "resources": {"requests": {"cpu": "4"}}, "overhead": {"cpu": "1"}}), 5000),
-            ("pod-level limits stand in only where nothing is asked", json!({"containers": [asks(json!({"cpu": "1"}))],
-                "resources": {"limits": {"cpu": "4"}}}), 1000),
+            (
+                "pod-level requests replace",
+                json!({"containers": [asks(json!({"cpu": "1"}))],
+                "resources": {"requests": {"cpu": "4"}}, "overhead": {"cpu": "1"}}),
+                5000,
+            ),
+            (
+                "pod-level limits stand in only where nothing is asked",
+                json!({"containers": [asks(json!({"cpu": "1"}))],
+                "resources": {"limits": {"cpu": "4"}}}),
+                1000,
+            ),
             ("limits stand in for requests", json!({"containers": [{"name": "c", "resources": {"limits": {"cpu": "2"}}}]}), 2000),
             ("rounded up to millicores", json!({"containers": [asks(json!({"cpu": "0.0001"}))]}), 1),
         ] {
@@ -227,8 +249,7 @@ mod tests {
         assert!(bad.is_empty(), "{bad:?}");
         assert_eq!((row.cpu, row.memory, row.gpus), (2000, 1, 3));
         let extra: Vec<_> = row.extra.iter().map(|(name, amount)| (name.as_str(), *amount)).collect();
-        let expected =
-            [("ephemeral-storage", (1 << 30) * 1000), ("nvidia.com/mig-1g.10gb", 2000), ("x.com/gpu", 3000)];
+        let expected = [("ephemeral-storage", (1 << 30) * 1000), ("nvidia.com/mig-1g.10gb", 2000), ("x.com/gpu", 3000)];
         assert_eq!(extra, expected);
     }
 

@@ -153,7 +153,10 @@ fn terms_of(subject: Subject<'_>, terms: Vec<k8s::NodeSelectorTerm>, findings: &
 }
 
 fn expression_of(
-    subject: Subject<'_>, field: &str, requirement: k8s::NodeSelectorRequirement, findings: &mut Findings,
+    subject: Subject<'_>,
+    field: &str,
+    requirement: k8s::NodeSelectorRequirement,
+    findings: &mut Findings,
 ) -> Option<Expression> {
     let k8s::NodeSelectorRequirement { key, operator, values } = requirement;
     let values = values.unwrap_or_default();
@@ -188,7 +191,10 @@ fn expression_of(
 }
 
 fn name_of(
-    subject: Subject<'_>, field: &str, requirement: k8s::NodeSelectorRequirement, findings: &mut Findings,
+    subject: Subject<'_>,
+    field: &str,
+    requirement: k8s::NodeSelectorRequirement,
+    findings: &mut Findings,
 ) -> Option<NameIs> {
     let k8s::NodeSelectorRequirement { key, operator, values } = requirement;
     let mut refuse = |part: &str, value: String, expected: &str| {
@@ -380,9 +386,7 @@ mod tests {
 
     #[test]
     fn bad_constraints_are_named() {
-        let affinity = |terms: serde_json::Value| {
-            json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}})
-        };
+        let affinity = |terms: serde_json::Value| json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}});
         for (spec, part) in [
             (affinity(json!([])), "at least one term"),
             (affinity(json!([{"matchExpressions": [{"key": "a", "operator": "Is", "values": ["b"]}]}])), "operator"),
@@ -391,7 +395,10 @@ mod tests {
             (affinity(json!([{"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["b"]}]}])), "an integer"),
             (affinity(json!([{"matchExpressions": [{"key": "a b", "operator": "Exists"}]}])), "a label key"),
             (affinity(json!([{"matchFields": [{"key": "spec.x", "operator": "In", "values": ["b"]}]}])), "metadata.name"),
-            (affinity(json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b", "c"]}]}])), "exactly one"),
+            (
+                affinity(json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b", "c"]}]}])),
+                "exactly one",
+            ),
             (json!({"nodeSelector": {"a b": "c"}}), "spec.nodeSelector"),
             (json!({"tolerations": [{"key": "a", "operator": "Maybe"}]}), "spec.tolerations[0].operator"),
             (json!({"tolerations": [{"value": "a"}]}), "Exists when the key is empty"),

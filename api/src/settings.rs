@@ -14,13 +14,33 @@ const BUILT_ACTIONS: [Action; 1] = [Action::Allocate];
 /// Plugins that decide nothing here: the first three because they never place a pod, the others because what they need is not
 /// considered yet; that is reported where a pod needs it (`assemble::needs`), so that a default configuration stays quiet.
 const SILENT_PLUGINS: [&str; 9] = [
-    "snapshot", "reflectjoborder", "minruntime", "dynamicresources", "topology", "podaffinity", "numa", "sg-nodelocalgreedy",
+    "snapshot",
+    "reflectjoborder",
+    "minruntime",
+    "dynamicresources",
+    "topology",
+    "podaffinity",
+    "numa",
+    "sg-nodelocalgreedy",
     "sg-multinodegang",
 ];
 /// Plugins with effect, in KAI's names.
 const BUILT_PLUGINS: [&str; 15] = [
-    "predicates", "proportion", "priority", "elastic", "kubeflow", "ray", "nodeavailability", "gpusharingorder", "gpupack",
-    "gpuspread", "resourcetype", "subgrouporder", "taskorder", "nominatednode", "nodeplacement",
+    "predicates",
+    "proportion",
+    "priority",
+    "elastic",
+    "kubeflow",
+    "ray",
+    "nodeavailability",
+    "gpusharingorder",
+    "gpupack",
+    "gpuspread",
+    "resourcetype",
+    "subgrouporder",
+    "taskorder",
+    "nominatednode",
+    "nodeplacement",
 ];
 const DEFAULT_POOL_KEY: &str = "kai.scheduler/node-pool";
 
@@ -82,7 +102,10 @@ impl Default for Settings {
 impl Settings {
     /// Reads both objects; `None` or null: defaults. `actions` stands in for `config.actions`.
     pub(crate) fn read(
-        config: Option<&Value>, params: Option<&Value>, actions: Option<&[String]>, findings: &mut Findings,
+        config: Option<&Value>,
+        params: Option<&Value>,
+        actions: Option<&[String]>,
+        findings: &mut Findings,
     ) -> Self {
         let mut settings = Self::default();
         if let Some(fields) = object("config", config, findings) {
@@ -216,7 +239,10 @@ impl Settings {
                 Some(on) => self.full_hierarchy = on,
                 None => refuse("true or false"),
             },
-            "useSchedulingSignatures" | "allowConsolidatingReclaim" | "scheduleCSIStorage" | "detailedFitErrors"
+            "useSchedulingSignatures"
+            | "allowConsolidatingReclaim"
+            | "scheduleCSIStorage"
+            | "detailedFitErrors"
             | "updatePodEvictionCondition" => {
                 if switch.is_none() {
                     refuse("true or false");
@@ -226,7 +252,9 @@ impl Settings {
                 Some(nanoseconds) => self.stuck_after = nanoseconds,
                 None => refuse("nanoseconds as an integer"),
             },
-            "maxNumberConsolidationPreemptees" | "numOfStatusRecordingWorkers" | "globalDefaultStalenessGracePeriod"
+            "maxNumberConsolidationPreemptees"
+            | "numOfStatusRecordingWorkers"
+            | "globalDefaultStalenessGracePeriod"
             | "schedulePeriod" => {
                 if number.is_none() {
                     refuse("an integer");
@@ -285,7 +313,10 @@ fn one_of(names: &[&str]) -> String {
 }
 
 fn read_actions<'a>(
-    subject: Subject<'_>, field: &str, names: impl Iterator<Item = &'a str>, findings: &mut Findings,
+    subject: Subject<'_>,
+    field: &str,
+    names: impl Iterator<Item = &'a str>,
+    findings: &mut Findings,
 ) -> Vec<Action> {
     let mut actions = Vec::new();
     for name in names.map(str::trim) {
@@ -425,12 +456,9 @@ impl<'a> Arguments<'a> {
                     match value {
                         Value::String(text) => left.push((key.as_str(), text.clone())),
                         Value::Number(_) | Value::Bool(_) => left.push((key.as_str(), value.to_string())),
-                        other => findings.bad(
-                            Subject::setting("config"),
-                            &format!("{field}.{key}"),
-                            show_json(other),
-                            "a string",
-                        ),
+                        other => {
+                            findings.bad(Subject::setting("config"), &format!("{field}.{key}"), show_json(other), "a string")
+                        }
                     }
                 }
             }
@@ -517,7 +545,8 @@ mod tests {
 
     #[test]
     fn a_missing_plugin_is_off() {
-        let (settings, bad, warnings) = read(&with_plugins(&json!([{"name": "predicates"}, {"name": "gpuspread"}])), &Value::Null, None);
+        let (settings, bad, warnings) =
+            read(&with_plugins(&json!([{"name": "predicates"}, {"name": "gpuspread"}])), &Value::Null, None);
         assert!(bad.is_empty() && warnings.is_empty(), "{bad:?} {warnings:?}");
         let config = &settings.config;
         assert!(config.plugins.predicates && !config.plugins.proportion && !config.plugins.gpu_sharing_order);
@@ -542,13 +571,21 @@ mod tests {
     #[test]
     fn wrong_settings_are_named_and_defaulted() {
         for (config, params, part) in [
-            (json!({"actions": "alocate"}), Value::Null, r#"config: actions: "alocate": expected one of allocate, consolidation"#),
+            (
+                json!({"actions": "alocate"}),
+                Value::Null,
+                r#"config: actions: "alocate": expected one of allocate, consolidation"#,
+            ),
             (json!({"actions": 5}), Value::Null, "config: actions: 5"),
             (with_plugins(&json!([{"name": "predicate"}])), Value::Null, r#"config: tiers[0].plugins[0].name: "predicate""#),
             (with_plugins(&json!([{"arguments": {}}])), Value::Null, "a plugin with a name"),
             (with_plugins(&json!([{"name": "nodeplacement", "arguments": {"gpu": "pack"}}])), Value::Null, "arguments.gpu"),
             (with_plugins(&json!([{"name": "proportion", "arguments": {"kValue": "x"}}])), Value::Null, "a number"),
-            (with_plugins(&json!([{"name": "minruntime", "arguments": {"defaultPreemptMinRuntime": "x"}}])), Value::Null, "a duration"),
+            (
+                with_plugins(&json!([{"name": "minruntime", "arguments": {"defaultPreemptMinRuntime": "x"}}])),
+                Value::Null,
+                "a duration",
+            ),
             (json!({"tiers": {}}), Value::Null, "a list of tiers"),
             (json!({"tiers": [{"plugins": 3}]}), Value::Null, "a list of plugins"),
             (json!({"queueDepthPerAction": {"allocate": -1}}), Value::Null, "queueDepthPerAction.allocate: -1"),

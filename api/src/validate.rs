@@ -8,7 +8,8 @@ use crate::names::ObjectName;
 use crate::problem::{Findings, Subject, show};
 
 /// What a DNS-1123 subdomain must be.
-pub(crate) const SUBDOMAIN: &str = "lower-case letters, digits, '-' and '.', at most 253 characters, letters or digits at both ends";
+pub(crate) const SUBDOMAIN: &str =
+    "lower-case letters, digits, '-' and '.', at most 253 characters, letters or digits at both ends";
 /// What a DNS-1123 label must be.
 pub(crate) const LABEL: &str = "lower-case letters, digits and '-', at most 63 characters, letters or digits at both ends";
 const LABEL_VALUE: &str = "at most 63 characters of letters, digits, '-', '_' and '.', letters or digits at both ends";

@@ -48,7 +48,11 @@ fn check(path: &Path, loaded: &Loaded) {
     assert_eq!(snapshot.classes.len(), loaded.names.classes.len());
     assert_eq!(snapshot.pods.len(), loaded.names.pods.len());
     for pod in snapshot.pods.iter() {
-        assert!(pod.gang.is_none() || pod.subgroup.is_some() || path.to_string_lossy().contains("subgroup"), "{}", path.display());
+        assert!(
+            pod.gang.is_none() || pod.subgroup.is_some() || path.to_string_lossy().contains("subgroup"),
+            "{}",
+            path.display()
+        );
     }
     assert!(loaded.skipped.is_empty() && loaded.left_out == 0, "{}", path.display());
 }

@@ -105,7 +105,7 @@ fn right_kind(tables: &Tables, class: ClassIdx, node: NodeIdx) -> bool {
     let mig = tables.nodes.mig[node];
     match tables.classes.kind[class] {
         Kind::CpuOnly => true,
-        Kind::Mig => matches!(mig, Mig::Mixed | Mig::Unknown),
+        Kind::Mig => matches!(mig, Mig::Mixed | Mig::Unknown) && !mask::get(&tables.nodes.legacy_mig, node.at()),
         Kind::Whole => mig != Mig::Mixed,
         Kind::Shared { .. } => {
             let sized = matches!(tables.classes.row[class].gpu, GpuRequest::Memory { .. });

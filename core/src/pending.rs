@@ -386,7 +386,8 @@ fn cards_with_room(tables: &Tables, class: ClassIdx, node: NodeIdx) -> i64 {
     let card = tables.nodes.card_mib[node];
     let Some(mib) = tables.classes.mib_on(class, card).filter(|&mib| mib <= card) else { return 0 };
     let shared = tables.gpus.on(node).filter(|&group| tables.gpus.room_soon(group, card) >= mib).count();
-    i64::from(count(shared)) + tables.nodes.soon[GPU.at()][node].max(0)
+    let whole = tables.nodes.soon[GPU.at()][node];
+    if whole < 0 { 0 } else { i64::from(count(shared)) + whole }
 }
 
 /// The node of `nodes` that lacks least: the fewest scarce resources, then the smallest missing share of the first one.

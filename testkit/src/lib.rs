@@ -4,6 +4,7 @@
 #![warn(missing_docs)]
 
 pub mod check;
+pub mod fixture;
 pub mod generate;
 #[cfg(feature = "rows")]
 pub mod rows;

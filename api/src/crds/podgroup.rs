@@ -3,7 +3,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::IntoDeserializer as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{ResourceList, resource_list};
 
@@ -38,7 +39,7 @@ pub struct PodGroupSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
     /// Whether others may evict it. Absent: preemptible if its priority is below 100.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "empty_is_absent")]
     pub preemptibility: Option<Preemptibility>,
     /// Where its pods must or should be near each other.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,6 +69,14 @@ pub enum Preemptibility {
     Preemptible,
     /// It may not.
     NonPreemptible,
+}
+
+/// Go writes an unset string as an empty one.
+fn empty_is_absent<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Preemptibility>, D::Error> {
+    match Option::<String>::deserialize(from)?.as_deref() {
+        None | Some("") => Ok(None),
+        Some(text) => Preemptibility::deserialize(text.into_deserializer()).map(Some),
+    }
 }
 
 /// Nearness, in levels of a Topology: node label keys or aliases.

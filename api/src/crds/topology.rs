@@ -37,9 +37,7 @@ pub struct TopologyLevel {
 
 /// The schema of the list, with the rules that only CEL can say.
 fn levels(_: &mut SchemaGenerator) -> Schema {
-    let key = |about: &str| {
-        serde_json::json!({"type": "string", "minLength": 1, "maxLength": 316, "pattern": LABEL_KEY, "description": about})
-    };
+    let key = |about: &str| serde_json::json!({"type": "string", "minLength": 1, "maxLength": 316, "pattern": LABEL_KEY, "description": about});
     let last = "!self.exists(level, level.nodeLabel == 'kubernetes.io/hostname') \
                 || self[size(self) - 1].nodeLabel == 'kubernetes.io/hostname'";
     json_schema!({

@@ -41,9 +41,7 @@ impl Left {
 
 impl Items<'_> {
     /// Decodes each object as a `T` and makes facts of it.
-    pub(super) fn read<T, F>(
-        &self, findings: &mut Findings, facts: impl Fn(T, &mut Findings) -> Option<F> + Sync,
-    ) -> Read<F>
+    pub(super) fn read<T, F>(&self, findings: &mut Findings, facts: impl Fn(T, &mut Findings) -> Option<F> + Sync) -> Read<F>
     where
         T: DeserializeOwned,
         F: Send,
@@ -52,9 +50,13 @@ impl Items<'_> {
             let (mut made, mut found) = (Vec::with_capacity(items.len()), Findings::default());
             let mut bytes = 0;
             for (i, item) in items.iter().enumerate() {
+                let before = found.bad.len();
                 bytes += item.len();
                 let object = item.decode(self.kind, p * PIECE + i, &mut found);
                 made.extend(object.and_then(|object| facts(object, &mut found)));
+                for nameless in found.bad[before..].iter_mut().filter(|problem| problem.object.is_empty()) {
+                    nameless.object = format!("#{}", p * PIECE + i);
+                }
             }
             self.ticker.tick(bytes);
             (made, found)
@@ -118,7 +120,7 @@ impl Item<'_> {
                 let subject = Subject { kind: kind.name(), namespace, name };
                 let path = error.path().to_string();
                 let (field, value) = shown(tree, &path);
-                findings.bad(subject, &field, value, expectation(&error.inner().to_string()));
+                findings.bad(subject, &field, value, expectation(&path, &error.inner().to_string()));
                 None
             }
         }
@@ -157,14 +159,16 @@ fn shown(tree: &Value, path: &str) -> (String, String) {
 }
 
 /// What serde expected, in a user's words.
-fn expectation(message: &str) -> String {
+fn expectation(path: &str, message: &str) -> String {
+    const TIME: &str = "a time such as 2026-01-01T00:00:00Z (RFC 3339)";
+    // The time library says which character it stumbled over.
+    if path.ends_with("Timestamp") || path.ends_with("Time") {
+        return TIME.to_owned();
+    }
     let message = message.split(" at line ").next().unwrap_or(message);
     let Some((_, expected)) = message.rsplit_once("expected ") else {
         return match message {
             m if m.starts_with("missing field") => format!("the required {}", m.trim_start_matches("missing ").replace('`', "")),
-            m if m.contains("timestamp") || m.contains("parse") || m.contains("datetime") => {
-                "a time such as 2026-01-01T00:00:00Z (RFC 3339)".to_owned()
-            }
             m => format!("a valid value ({m})"),
         };
     };
@@ -175,7 +179,6 @@ fn expectation(message: &str) -> String {
         "Quantity" => "a quantity such as 4, 500m, 1.5Gi or 2e3".to_owned(),
         "a sequence" => "a list".to_owned(),
         "a map" => "an object".to_owned(),
-        "Time" | "a string representing a timestamp" => "a time such as 2026-01-01T00:00:00Z (RFC 3339)".to_owned(),
         variants if variants.contains('`') => variants.replace('`', ""),
         other if other.starts_with("struct ") || other.starts_with(char::is_uppercase) => "an object".to_owned(),
         other => other.to_owned(),

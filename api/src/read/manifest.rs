@@ -34,9 +34,7 @@ pub(super) fn split_json<'a>(name: &str, text: &'a [u8], sorted: &mut Sorted<'a>
 }
 
 /// `list`: the apiVersion and kind that items of a typed list have.
-fn sort_text<'a>(
-    name: &str, text: &'a RawValue, list: Option<(&str, &str)>, sorted: &mut Sorted<'a>,
-) -> Result<(), Failure> {
+fn sort_text<'a>(name: &str, text: &'a RawValue, list: Option<(&str, &str)>, sorted: &mut Sorted<'a>) -> Result<(), Failure> {
     let head: Head<'a> = serde_json::from_str(text.get())
         .map_err(|error| Failure::Unreadable(format!("{name}: not a Kubernetes object: {error}")))?;
     let version = head.api_version.as_deref().or(list.map(|(version, _)| version)).unwrap_or_default();
@@ -109,7 +107,12 @@ fn parse(document: &str) -> Result<Value, String> {
 }
 
 fn sort_tree<'a>(
-    name: &str, number: usize, tree: Value, list: Option<(&str, &str)>, sorted: &mut Sorted<'a>, findings: &mut Findings,
+    name: &str,
+    number: usize,
+    tree: Value,
+    list: Option<(&str, &str)>,
+    sorted: &mut Sorted<'a>,
+    findings: &mut Findings,
 ) {
     let Value::Object(mut fields) = tree else {
         if !tree.is_null() {
@@ -120,10 +123,10 @@ fn sort_tree<'a>(
     let text = |key: &str| fields.get(key).and_then(Value::as_str).map(str::to_owned);
     let version = text("apiVersion").unwrap_or_else(|| list.map_or("", |(version, _)| version).to_owned());
     let kind = text("kind").unwrap_or_else(|| list.map_or("", |(_, kind)| kind).to_owned());
-    if list.is_none() && kind.ends_with("List") && fields.get("items").is_some_and(Value::is_array) {
-        let items = fields.remove("items");
+    if list.is_none() && kind.ends_with("List") && fields.get("items").is_some_and(|items| items.is_array() || items.is_null()) {
+        sorted.lists = true;
         let of = (version.as_str(), kind.trim_end_matches("List"));
-        let Some(Value::Array(items)) = items else { return };
+        let Some(Value::Array(items)) = fields.remove("items") else { return };
         for item in items {
             sort_tree(name, number, item, Some(of), sorted, findings);
         }

@@ -104,6 +104,9 @@ pub fn load_bytes(name: &str, bytes: &[u8], options: &Options<'_>) -> Result<Loa
             let (mut sorted, mut findings) = (Sorted::default(), Findings::default());
             let text = unpack::utf8(name, &text)?;
             manifest::split_yaml(name, text, &mut sorted, &mut findings);
+            if sorted.is_empty() && findings.bad.is_empty() {
+                return Err(Failure::Unreadable(format!("{name}: no Kubernetes object in it")));
+            }
             finish(name, options, Input { sorted, ..Input::manifests() }, &mut findings, &ticker)
         }
     }
@@ -185,11 +188,14 @@ impl Input<'_> {
 
 /// Everything after splitting: settings, objects, rows.
 fn finish(
-    name: &str, options: &Options<'_>, input: Input<'_>, findings: &mut Findings, ticker: &Ticker<'_>,
+    name: &str,
+    options: &Options<'_>,
+    input: Input<'_>,
+    findings: &mut Findings,
+    ticker: &Ticker<'_>,
 ) -> Result<Loaded, Failure> {
     let unparsed = findings.bad.len();
-    let settings =
-        Settings::read(input.config.as_ref(), input.params.as_ref(), options.actions.as_deref(), findings);
+    let settings = Settings::read(input.config.as_ref(), input.params.as_ref(), options.actions.as_deref(), findings);
     let now = clock(options, input.now.as_ref(), findings);
     let mut facts = Facts::default();
     let mut left_out = unparsed + input.sorted.read(&settings, &mut facts, findings, ticker);

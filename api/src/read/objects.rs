@@ -90,9 +90,16 @@ pub(super) struct Sorted<'a> {
     pub(super) by_kind: BTreeMap<Kind, Vec<Item<'a>>>,
     /// Unknown kinds with counts.
     pub(super) skipped: BTreeMap<String, usize>,
+    /// A `List` was among the documents.
+    pub(super) lists: bool,
 }
 
 impl<'a> Sorted<'a> {
+    /// Whether there was no document at all; an empty `List` is one.
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_kind.is_empty() && self.skipped.is_empty() && !self.lists
+    }
+
     pub(super) fn add(&mut self, kind: Kind, item: Item<'a>) {
         self.by_kind.entry(kind).or_default().push(item);
     }
@@ -102,7 +109,7 @@ impl<'a> Sorted<'a> {
         let of = |kind| Items { kind, list: self.by_kind.get(&kind).map_or(&[][..], Vec::as_slice), ticker };
         let mut left = Left::default();
         facts.nodes = left.count(of(Kind::Node).read(findings, |node: Node, f| nodes::read(node, settings, f)));
-        facts.pods = left.count(of(Kind::Pod).read(findings, |pod: Pod, f| pods::read(pod, settings, f)));
+        facts.pods = left.count(of(Kind::Pod).read(findings, |pod: Pod, f| pods::read(pod, settings, f).map(Box::new)));
         let queues = of(Kind::Queue).read(findings, |queue, f| queues::read(queue, settings, f));
         facts.queues = left.count(queues).into_iter().flatten().collect();
         let gangs = of(Kind::PodGroup).read(findings, |group, f| gangs::read(group, settings, f));

@@ -66,19 +66,19 @@ fn unzip(name: &str, bytes: &[u8], progress: Progress<'_>) -> Result<Vec<u8>, Fa
         return Err(fail(format!("snapshot.json would be {declared} bytes; at most 8 GiB are read")));
     }
     let expected = declared.min(packed.saturating_mul(MAX_RATIO)).min(bytes.len() as u64 * MAX_RATIO);
-    read_bounded(&mut file, expected, progress).map_err(|why| fail(format!("snapshot.json: {why}")))
+    read_bounded(&mut file, expected, MAX_BYTES, progress).map_err(|why| fail(format!("snapshot.json: {why}")))
 }
 
 fn gunzip(name: &str, bytes: &[u8], progress: Progress<'_>) -> Result<Vec<u8>, Failure> {
     // The last four bytes hold the size modulo 2³²: a hint only.
     let hint = bytes.last_chunk::<4>().map_or(0, |tail| u64::from(u32::from_le_bytes(*tail)));
     let expected = hint.min(bytes.len() as u64 * MAX_RATIO);
-    read_bounded(&mut MultiGzDecoder::new(bytes), expected, progress)
+    read_bounded(&mut MultiGzDecoder::new(bytes), expected, MAX_BYTES, progress)
         .map_err(|why| Failure::Unreadable(format!("{name}: not a complete gzip file: {why}")))
 }
 
-/// Reads everything, at most [`MAX_BYTES`], in pieces so that progress can be told.
-fn read_bounded(from: &mut impl Read, expected: u64, progress: Progress<'_>) -> Result<Vec<u8>, String> {
+/// Reads everything, at most `most` bytes, in pieces so that progress can be told.
+fn read_bounded(from: &mut impl Read, expected: u64, most: u64, progress: Progress<'_>) -> Result<Vec<u8>, String> {
     const PIECE: u64 = 4 << 20;
     let mut text = Vec::new();
     let room = usize::try_from(expected).map_err(|_| "too large for this machine".to_owned())?;
@@ -88,12 +88,32 @@ fn read_bounded(from: &mut impl Read, expected: u64, progress: Progress<'_>) -> 
         if read == 0 {
             return Ok(text);
         }
-        if text.len() as u64 > MAX_BYTES {
-            return Err("larger than 8 GiB".to_owned());
+        if text.len() as u64 > most {
+            return Err(format!("larger than {} GiB", most >> 30));
         }
         if let Some(progress) = progress {
             // Unpacking is a part of the work that the reader's own count does not cover.
             progress(0, expected.max(text.len() as u64));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_that_never_ends_is_given_up() {
+        let endless = read_bounded(&mut std::io::repeat(0), u64::MAX / 4, 16 << 20, None);
+        assert!(endless.is_err(), "no room for that much");
+        assert_eq!(read_bounded(&mut std::io::repeat(0), 0, 16 << 20, None), Err("larger than 0 GiB".to_owned()));
+        assert_eq!(read_bounded(&mut [1_u8, 2].as_slice(), 0, 16 << 20, None), Ok(vec![1, 2]));
+    }
+
+    #[test]
+    fn byte_order_marks_go_and_archives_open() {
+        assert_eq!(text_of("x", b"\xef\xbb\xbf{}", None).as_deref(), Ok(b"{}".as_slice()));
+        assert!(text_of("x", b"\xfe\xff\0{", None).is_err());
+        assert!(utf8("x", b"a\nb\xff").is_err_and(|failure| failure.to_string().contains("line 2")));
     }
 }

@@ -62,7 +62,9 @@ fn decide(
     if mib > card {
         return None;
     }
-    let whole = u32::try_from(tables.nodes.soon[GPU.at()][node].max(0)).unwrap_or(u32::MAX);
+    // A node with more GPUs in use than it has takes nobody, not even on a card that has room: one of its cards is not there.
+    let whole = tables.nodes.soon[GPU.at()][node];
+    let whole = if whole < 0 { return None } else { u32::try_from(whole).unwrap_or(u32::MAX) };
     let mut taken = Taken { last: None, waits: false, count: 0 };
     let opened_first = if order == CardOrder::Spread { devices.min(whole) } else { 0 };
     while taken.count + opened_first < devices {
@@ -78,7 +80,7 @@ fn decide(
         return None;
     }
     let idle = |dim: crate::tables::nodes::Dim| tables.nodes.idle[dim.at()][node];
-    let waits = taken.waits || i64::from(opened) > idle(GPU).max(0) || idle(PODS) < slots || !fits_now(tables, class, node);
+    let waits = taken.waits || i64::from(opened) > idle(GPU) || idle(PODS) < slots || !fits_now(tables, class, node);
     Some(Choice { opened, waits })
 }
 

@@ -7,7 +7,7 @@
 use muster_kernels::mask;
 
 use crate::index::{Col, DimIdx, Idx, NodeIdx};
-use crate::snapshot::{Mig, Snapshot};
+use crate::snapshot::{Blocked, Mig, Snapshot};
 use crate::units::NOMINAL_CARD_MIB;
 
 /// A resource of a node, as a position in [`Nodes::total`], [`Nodes::idle`] and [`Nodes::soon`].
@@ -68,6 +68,8 @@ pub struct Nodes {
     pub ready: Vec<u64>,
     /// Mask: has no GPU of any kind (semantics.md §1.5). Fixed.
     pub cpu_only: Vec<u64>,
+    /// Mask: some pod there holds MIG instances by annotation, so that who asks for them by name stays away. Fixed.
+    pub legacy_mig: Vec<u64>,
     /// Mask: has the gpu-worker label. Fixed.
     pub gpu_worker: Vec<u64>,
     /// Mask: has the cpu-worker label. Fixed.
@@ -126,6 +128,12 @@ impl Nodes {
                 if on {
                     mask::set(bits, node.at());
                 }
+            }
+        }
+        self.legacy_mig = super::empty_mask(n);
+        for row in rows.pods.iter().filter(|row| rows.classes[row.class].blocked == Some(Blocked::LegacyMig)) {
+            if let Some(node) = row.node.filter(|_| super::holds_node(row.status)) {
+                mask::set(&mut self.legacy_mig, node.at());
             }
         }
         self.idle.clone_from(&self.total);

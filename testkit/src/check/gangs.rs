@@ -7,7 +7,7 @@ use muster_core::index::{GangIdx, PodIdx, QueueIdx, SubgroupIdx};
 use muster_core::outcome::DecisionKind;
 use muster_core::snapshot::{PodStatus, Snapshot, SubgroupKind, TaskPriority};
 
-use super::places::needlessly_promised;
+use super::places::{could_all_start, could_start};
 use super::{After, active};
 
 /// Which pods count for a minimum.
@@ -83,7 +83,6 @@ pub(super) fn line(after: &After<'_>, leaf: SubgroupIdx, waits: impl Fn(PodIdx) 
 
 pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
     let mut served: BTreeMap<QueueIdx, u32> = BTreeMap::new();
-    let needless = needlessly_promised(after);
     for (gang, row) in after.rows.gangs.entries() {
         let mine = |pod: PodIdx| after.rows.pods[pod].gang == Some(gang);
         let decided: Vec<PodIdx> = after.placed().map(|(pod, _)| pod).filter(|&pod| mine(pod)).collect();
@@ -99,7 +98,8 @@ pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
         }
         check_whole(after, gang, &decided, wrong);
         check_order(after, gang, wrong);
-        check_start(after, gang, needless.iter().copied().find(|&pod| mine(pod)), wrong);
+        check_start(after, gang, wrong);
+        check_promises(after, gang, &decided, wrong);
     }
     for (queue, gangs) in served {
         if after.rows.config.allocate_depth.is_some_and(|depth| gangs > depth) && !twice(after.rows) {
@@ -141,21 +141,27 @@ fn check_order(after: &After<'_>, gang: GangIdx, wrong: &mut Vec<String>) {
     }
 }
 
-/// A gang starts as a whole: pods that start now are enough by themselves, and only a leaf that is not yet holds pods back.
-fn check_start(after: &After<'_>, gang: GangIdx, needless: Option<PodIdx>, wrong: &mut Vec<String>) {
-    let has = |leaf: SubgroupIdx, kind: DecisionKind| {
-        let mut decisions = after.outcome.decisions.iter();
-        decisions.any(|d| d.kind == kind && after.rows.pods[d.pod].subgroup == Some(leaf))
-    };
-    let leaves = || after.rows.gangs[gang].subgroups.iter();
-    if leaves().any(|leaf| has(leaf, DecisionKind::Bind)) && !satisfied(after, gang, None, Counting::Starting) {
+/// A gang starts as a whole: pods that start now are enough by themselves, for it and for each of its leaves.
+fn check_start(after: &After<'_>, gang: GangIdx, wrong: &mut Vec<String>) {
+    let starts = |leaf: SubgroupIdx| has(after, leaf, DecisionKind::Bind);
+    let mut leaves = after.rows.gangs[gang].subgroups.iter().filter(|&leaf| starts(leaf)).peekable();
+    if leaves.peek().is_some() && !satisfied(after, gang, None, Counting::Starting) {
         wrong.push(format!("{gang:?}: some pods start now, but not enough for the gang"));
     }
-    let incomplete = |leaf: SubgroupIdx| has(leaf, DecisionKind::Pipeline) && !satisfied(after, gang, Some(leaf), Counting::Starting);
-    if let Some(leaf) = leaves().find(|&leaf| has(leaf, DecisionKind::Bind) && incomplete(leaf)) {
+    let enough = |leaf: SubgroupIdx| satisfied(after, gang, Some(leaf), Counting::Starting);
+    if let Some(leaf) = leaves.find(|&leaf| has(after, leaf, DecisionKind::Pipeline) && !enough(leaf)) {
         wrong.push(format!("{gang:?}: some pods of {leaf:?} start now, but not enough for it"));
     }
-    // A leaf that was below its minimum when the cycle began may have held the pod back at its turn, even if it got there later.
+}
+
+/// Nobody waits for what is free, unless somebody of the same gang has to.
+fn check_promises(after: &After<'_>, gang: GangIdx, decided: &[PodIdx], wrong: &mut Vec<String>) {
+    let promised: Vec<PodIdx> =
+        decided.iter().copied().filter(|&pod| after.pods[pod].status == PodStatus::Pipelined).collect();
+    if !promised.is_empty() && could_all_start(after, &promised) {
+        wrong.push(format!("{gang:?}: {promised:?} wait for what is free"));
+    }
+    // A leaf that was below its minimum when the cycle began may have held others back, even if it got there later.
     let began_below = |leaf: SubgroupIdx| match after.rows.subgroups[leaf].kind {
         SubgroupKind::PodSet { min } => {
             let rows = after.rows.pods.iter().filter(|row| row.subgroup == Some(leaf));
@@ -163,9 +169,15 @@ fn check_start(after: &After<'_>, gang: GangIdx, needless: Option<PodIdx>, wrong
         }
         SubgroupKind::Set { .. } => false,
     };
-    if let Some(pod) = needless
-        && !leaves().any(|leaf| has(leaf, DecisionKind::Pipeline) && began_below(leaf))
-    {
-        wrong.push(format!("{gang:?}: {pod:?} waits for what is free"));
+    let mut leaves = after.rows.gangs[gang].subgroups.iter();
+    if !leaves.any(|leaf| has(after, leaf, DecisionKind::Pipeline) && began_below(leaf)) {
+        for pod in could_start(after, &promised) {
+            wrong.push(format!("{gang:?}: {pod:?} waits for what is free"));
+        }
     }
+}
+
+fn has(after: &After<'_>, leaf: SubgroupIdx, kind: DecisionKind) -> bool {
+    let mut decisions = after.outcome.decisions.iter();
+    decisions.any(|decision| decision.kind == kind && after.rows.pods[decision.pod].subgroup == Some(leaf))
 }

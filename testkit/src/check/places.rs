@@ -2,10 +2,10 @@
 //! pod gets as many cards as it asks for (semantics.md §9.2). And nobody waits for what is free.
 
 use muster_core::explain::Refusal;
-use muster_core::index::{ClassIdx, KeyIdx, LabelIdx, NodeIdx, PodIdx};
-use muster_core::snapshot::{GpuRequest, Mig, PodStatus, Requirement, Snapshot};
+use muster_core::index::{ClassIdx, Col, KeyIdx, LabelIdx, NodeIdx, PodIdx};
+use muster_core::snapshot::{Blocked, GpuRequest, Mig, PodRow, Requirement, Snapshot};
 
-use super::nodes::{asked, offered, used};
+use super::nodes::{Used, asked, offered, used};
 use super::{After, holds};
 
 pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
@@ -51,7 +51,8 @@ pub(super) fn refusal(rows: &Snapshot, class: ClassIdx, node: NodeIdx) -> Option
     let mig = asks.extra.iter().any(|&(dim, n)| rows.dims[dim].mig_gpus > 0 && n >= 1000);
     let gpu = asks.gpu != GpuRequest::None || mig;
     let kind = match (asks.gpu, is.mig) {
-        _ if mig => matches!(is.mig, Mig::Mixed | Mig::Unknown),
+        // MIG by name does not go where MIG by annotation is.
+        _ if mig => matches!(is.mig, Mig::Mixed | Mig::Unknown) && !legacy_mig(rows, node),
         (GpuRequest::None, _) => true,
         (GpuRequest::Whole(_), strategy) => strategy != Mig::Mixed,
         (GpuRequest::Fraction { .. }, strategy) => matches!(strategy, Mig::Off | Mig::Unknown),
@@ -74,6 +75,11 @@ pub(super) fn refusal(rows: &Snapshot, class: ClassIdx, node: NodeIdx) -> Option
     .find_map(|(refusal, good)| (!good).then_some(refusal))
 }
 
+fn legacy_mig(rows: &Snapshot, node: NodeIdx) -> bool {
+    let here = |row: &&PodRow| row.node == Some(node) && holds(row.status);
+    rows.pods.iter().filter(here).any(|row| rows.classes[row.class].blocked == Some(Blocked::LegacyMig))
+}
+
 fn meets(rows: &Snapshot, node: NodeIdx, requirement: &Requirement) -> bool {
     let has = |label: &LabelIdx| rows.labels[*label].nodes.contains(&node);
     let value = |key: KeyIdx| rows.keys[key].iter().find(|label| has(label));
@@ -90,19 +96,34 @@ fn meets(rows: &Snapshot, node: NodeIdx, requirement: &Requirement) -> bool {
     }
 }
 
-/// Pods that only have a promise although everything they were promised is free even when the cycle ends.
-pub(super) fn needlessly_promised(after: &After<'_>) -> Vec<PodIdx> {
+/// Pods of this list that could start now, each by itself; they only have a promise.
+pub(super) fn could_start(after: &After<'_>, promised: &[PodIdx]) -> Vec<PodIdx> {
     let now = used(after, &after.pods, holds);
-    let promised = after.placed().filter(|&(pod, _)| after.pods[pod].status == PodStatus::Pipelined);
-    let free = promised.filter(|&(pod, node)| {
-        let (offered, used) = (offered(after, node), &now[node]);
-        let fits = |dim: usize, need: i64| need == 0 || offered[dim] - used.amounts[dim] >= need;
-        let asks = asked(after, pod);
-        let room = after.pods[pod].groups.iter().all(|group| {
+    promised.iter().copied().filter(|&pod| start_together(after, &now, &[pod])).collect()
+}
+
+/// Whether all pods of this list could start now, one beside the other. A card that nobody holds counts as not there.
+pub(super) fn could_all_start(after: &After<'_>, promised: &[PodIdx]) -> bool {
+    start_together(after, &used(after, &after.pods, holds), promised)
+}
+
+fn start_together(after: &After<'_>, now: &Col<NodeIdx, Used>, promised: &[PodIdx]) -> bool {
+    let mut now = now.clone();
+    promised.iter().all(|&pod| {
+        let node = after.pods[pod].node.expect("a promise is of a node");
+        let (offered, used) = (offered(after, node), &mut now[node]);
+        let mut good = true;
+        for (dim, need) in asked(after, pod).into_iter().enumerate() {
+            good &= need == 0 || offered[dim] - used.amounts[dim] >= need;
+            used.amounts[dim] += need;
+        }
+        for group in &after.pods[pod].groups {
             let mib = after.mib(after.class(pod), node).unwrap_or(0);
-            used.cards.get(group).is_some_and(|&(held, _)| held + mib <= after.card_mib(node))
-        });
-        room && asks.into_iter().enumerate().all(|(dim, need)| fits(dim, need))
-    });
-    free.map(|(pod, _)| pod).collect()
+            good &= used.cards.get_mut(group).is_some_and(|card| {
+                card.0 += mib;
+                card.0 <= after.card_mib(node)
+            });
+        }
+        good
+    })
 }

@@ -1,0 +1,121 @@
+//! The checker notices: outcomes that are wrong on purpose, each in one way, and the checker must say so.
+
+#![forbid(unsafe_code)]
+
+use muster_core::cycle::Scheduler;
+use muster_core::index::{Idx, NodeIdx, PodIdx};
+use muster_core::outcome::{DecisionKind, Outcome};
+use muster_core::snapshot::{PodStatus, Snapshot};
+use muster_testkit::check::check;
+use muster_testkit::rows::drafts;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+
+/// A way to be wrong; `false` if this outcome cannot be wrong in this way.
+type Wrong = fn(&Snapshot, &mut Outcome) -> bool;
+
+const ALWAYS: [(&str, Wrong); 8] = [
+    ("a pod is decided on twice", |_, outcome| {
+        let Some(&first) = outcome.decisions.first() else { return false };
+        outcome.decisions.push(first);
+        true
+    }),
+    ("a pod that runs is placed", |rows, outcome| {
+        let running = rows.pods.entries().find(|(_, row)| row.status == PodStatus::Running);
+        let (Some((pod, _)), Some(decision)) = (running, outcome.decisions.first_mut()) else { return false };
+        decision.pod = pod;
+        true
+    }),
+    ("a pod is on a node that is not ready", |rows, outcome| {
+        let broken = rows.nodes.entries().find(|(_, row)| !row.ready).filter(|_| rows.config.plugins.predicates);
+        let (Some((node, _)), Some(decision)) = (broken, outcome.decisions.first_mut()) else { return false };
+        decision.node = node;
+        true
+    }),
+    ("a shared card is in another node", |rows, outcome| {
+        let other = |node: NodeIdx| NodeIdx::new((node.at() + 1) % rows.nodes.len());
+        let known = |outcome: &Outcome, n: usize| {
+            let decision = &outcome.decisions[n];
+            outcome.groups_of(decision).iter().any(|group| group.at() < rows.groups.len())
+        };
+        let shared = (0..outcome.decisions.len()).find(|&n| known(outcome, n)).filter(|_| rows.nodes.len() > 1);
+        let Some(n) = shared else { return false };
+        outcome.decisions[n].node = other(outcome.decisions[n].node);
+        true
+    }),
+    ("a gang that waits is not listed", |_, outcome| outcome.pending.pop().is_some()),
+    ("a gang that waits has no reason", |_, outcome| {
+        outcome.pending.first_mut().is_some_and(|pending| {
+            pending.reasons.1 = pending.reasons.0;
+            true
+        })
+    }),
+    ("a queue's report is wrong", |_, outcome| {
+        outcome.queues.as_mut_slice().first_mut().is_some_and(|report| {
+            report.allocated.0[2] += 1;
+            true
+        })
+    }),
+    ("somebody is evicted", |_, outcome| {
+        outcome.decisions.first_mut().is_some_and(|decision| {
+            decision.kind = DecisionKind::Evict;
+            true
+        })
+    }),
+];
+
+const OFTEN: [(&str, Wrong); 4] = [
+    ("everything is on one node", |_, outcome| {
+        let Some(&first) = outcome.decisions.first() else { return false };
+        outcome.decisions.iter_mut().for_each(|decision| decision.node = first.node);
+        outcome.decisions.len() > 3
+    }),
+    ("a promise is given at once", |_, outcome| {
+        let promised = outcome.decisions.iter_mut().find(|decision| decision.kind == DecisionKind::Pipeline);
+        promised.is_some_and(|decision| {
+            decision.kind = DecisionKind::Bind;
+            true
+        })
+    }),
+    ("what could start waits", |_, outcome| {
+        let bound = outcome.decisions.iter_mut().find(|decision| decision.kind == DecisionKind::Bind);
+        bound.is_some_and(|decision| {
+            decision.kind = DecisionKind::Pipeline;
+            true
+        })
+    }),
+    ("a pod takes the turn of one before it", |rows, outcome| {
+        let placed: Vec<PodIdx> = outcome.decisions.iter().map(|decision| decision.pod).collect();
+        let waits = |pod: &PodIdx| rows.pods[*pod].status == PodStatus::Pending && !placed.contains(pod);
+        let Some(decision) = outcome.decisions.last_mut() else { return false };
+        let of = rows.pods[decision.pod].subgroup;
+        let other = rows.pods.indices().filter(waits).find(|&pod| rows.pods[pod].subgroup == of);
+        other.is_some_and(|other| {
+            decision.pod = other;
+            true
+        })
+    }),
+];
+
+#[test]
+fn the_checker_notices_what_is_wrong() {
+    let mut runner = TestRunner::deterministic();
+    let mut tried = [[0_u32; 2]; ALWAYS.len() + OFTEN.len()];
+    for _ in 0..400 {
+        let rows = drafts().new_tree(&mut runner).expect("a draft can be drawn").current().snapshot();
+        let right = Scheduler::new(&rows).run(&rows.config, &mut |_| {}).clone();
+        for (count, (name, spoil)) in tried.iter_mut().zip(ALWAYS.iter().chain(&OFTEN)) {
+            let mut wrong = right.clone();
+            if spoil(&rows, &mut wrong) {
+                let noticed = !check(&rows, &wrong).is_empty();
+                assert!(noticed || OFTEN.iter().any(|(often, _)| often == name), "not noticed: {name}");
+                count[0] += 1;
+                count[1] += u32::from(noticed);
+            }
+        }
+    }
+    for ([tries, noticed], (name, _)) in tried.into_iter().zip(ALWAYS.iter().chain(&OFTEN)) {
+        assert!(tries >= 20, "{name}: tried {tries} times only");
+        assert!(noticed * 2 > tries, "{name}: noticed {noticed} times of {tries}");
+    }
+}
