@@ -39,7 +39,7 @@ pub(crate) struct Facts {
     pub(crate) nodes: Vec<NodeRead>,
     pub(crate) queues: Vec<QueueFacts>,
     pub(crate) gangs: Vec<GangFacts>,
-    /// Boxed: they are many, large, and sorted.
+    #[expect(clippy::vec_box, reason = "they are many, large, and sorted: moving pointers is a third of the time")]
     pub(crate) pods: Vec<Box<PodFacts>>,
     pub(crate) binds: Vec<BindFacts>,
     pub(crate) priorities: Vec<PriorityFacts>,
@@ -308,6 +308,7 @@ impl Builder<'_> {
             constraints: if gang.is_some() { constraints } else { Default::default() },
             // Of pods that hold a node too: who asks for MIG by name stays away from them (semantics.md §9.2).
             legacy_mig: pod.legacy_mig,
+            claims: gang.is_some() && pod.needs.claims,
             missing_config_maps: missing,
         };
         Draft { gang, status, node, shape: self.rows.shapes.intern(shape), groups, facts: pod }
@@ -366,7 +367,7 @@ impl Unconsidered {
                 "Pod",
                 "spec.resourceClaims",
                 self.claims,
-                "pending pods use resource claims (DRA), which this version does not consider",
+                "pending pods use resource claims (DRA), which this version does not consider: they are not placed",
             ),
             ("Pod", "spec.affinity", self.pod_affinity, "pending pods have pod affinity, which this version does not consider"),
             (

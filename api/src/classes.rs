@@ -20,6 +20,8 @@ pub(crate) struct Shape {
     pub(crate) gpu: GpuRequest,
     pub(crate) constraints: Constraints,
     pub(crate) legacy_mig: bool,
+    /// Needs resource claims.
+    pub(crate) claims: bool,
     pub(crate) missing_config_maps: Vec<String>,
 }
 
@@ -199,11 +201,13 @@ struct Resolver<'a> {
 impl Resolver<'_> {
     fn class(&self, shape: &Shape) -> (ClassRow, ClassText) {
         let constraints = &shape.constraints;
-        let blocked = match (shape.legacy_mig, shape.missing_config_maps.is_empty()) {
-            (true, _) => Some(Blocked::LegacyMig),
-            (false, false) => Some(Blocked::MissingConfigMap),
-            (false, true) => None,
-        };
+        let blocked = [
+            (shape.legacy_mig, Blocked::LegacyMig),
+            (!shape.missing_config_maps.is_empty(), Blocked::MissingConfigMap),
+            (shape.claims, Blocked::ResourceClaims),
+        ]
+        .into_iter()
+        .find_map(|(on, why)| on.then_some(why));
         let selected = constraints.selector.iter();
         let tolerated = self.taints.iter().enumerate();
         let row = ClassRow {

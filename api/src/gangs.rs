@@ -54,7 +54,7 @@ impl GangFacts {
 
 /// Reads one pod group: `None` if something in it is bad, `Some(None)` if it belongs to another shard.
 pub(crate) fn read(
-    mut group: Object<PodGroupSpec, PodGroupStatus>,
+    group: &mut Object<PodGroupSpec, PodGroupStatus>,
     settings: &Settings,
     findings: &mut Findings,
 ) -> Option<Option<GangFacts>> {
@@ -62,7 +62,7 @@ pub(crate) fn read(
     let subject = Subject { kind: "PodGroup", namespace: &name.namespace, name: &name.name };
     let before = findings.bad.len();
     let labels = group.metadata.labels.as_ref();
-    let spec = group.spec;
+    let spec = std::mem::take(&mut group.spec);
     for (field, text) in [("preemptionDelay", &spec.preemption_delay), ("stalenessGracePeriod", &spec.staleness_grace_period)] {
         if let Some(Err(expected)) = text.as_ref().map(|text| parse_nanoseconds(text, false)) {
             findings.bad(subject, &format!("spec.{field}"), show(text.as_deref().unwrap_or_default()), expected);
@@ -91,11 +91,11 @@ pub(crate) fn read(
         let note = format!("there are only {top} top-level members: the group can never form");
         findings.warn(subject, "spec.minSubGroup", min_subgroup.unwrap_or(0).to_string(), note);
     }
-    let conditions = group.status.and_then(|status| status.scheduling_conditions).unwrap_or_default();
+    let conditions = group.status.take().and_then(|status| status.scheduling_conditions).unwrap_or_default();
     let backed_off = spec.scheduling_backoff.is_some_and(|times| times != -1)
         && last_pool(&conditions).is_some_and(|pool| pool == settings.shard.pool_of(labels));
     Some(Some(GangFacts {
-        created: group.metadata.creation_timestamp.map(|time| time.0),
+        created: group.metadata.creation_timestamp.as_ref().map(|time| time.0),
         queue: spec.queue.unwrap_or_default(),
         priority_class: spec.priority_class_name.unwrap_or_default(),
         preemptible: spec.preemptibility.map(|p| p == Preemptibility::Preemptible),
@@ -235,7 +235,7 @@ mod tests {
     fn gang(spec: &Value, status: &Value) -> (Option<GangFacts>, Findings) {
         let object = json!({"metadata": {"name": "g", "namespace": "ns"}, "spec": spec, "status": status});
         let mut findings = Findings::default();
-        let facts = read(serde_json::from_value(object).expect("a pod group"), &Settings::default(), &mut findings);
+        let facts = read(&mut serde_json::from_value(object).expect("a pod group"), &Settings::default(), &mut findings);
         (facts.flatten(), findings)
     }
 
@@ -325,7 +325,8 @@ mod tests {
             {"nodePool": "default", "transitionID": "9"}, {"nodePool": "other", "transitionID": "10"}]});
         let backs_off = |spec: Value, status: &Value| gang(&spec, status).0.map(|facts| facts.backed_off);
         assert_eq!(backs_off(json!({"schedulingBackoff": 1}), &conditions), Some(false));
-        let here = json!({"schedulingConditions": [{"nodePool": "default", "transitionID": "11"}, {"nodePool": "other", "transitionID": "10"}]});
+        let here = json!({"schedulingConditions": [
+            {"nodePool": "default", "transitionID": "11"}, {"nodePool": "other", "transitionID": "10"}]});
         assert_eq!(backs_off(json!({"schedulingBackoff": 1}), &here), Some(true));
         assert_eq!(backs_off(json!({"schedulingBackoff": -1}), &here), Some(false));
         assert_eq!(backs_off(json!({}), &here), Some(false));

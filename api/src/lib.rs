@@ -29,6 +29,7 @@ mod classes;
 mod gangs;
 mod gpu;
 mod nodes;
+mod plugins;
 mod pods;
 mod queues;
 mod requests;

@@ -7,6 +7,7 @@ use muster_core::snapshot::{Mig, NodeRow};
 
 use crate::gpu::MIG_PREFIX;
 use crate::problem::{Findings, Subject, show};
+use crate::quantity::Quantity;
 use crate::requests::{in_row_units, read_list};
 use crate::selector::{Taint, taints_of};
 use crate::settings::Settings;
@@ -41,18 +42,18 @@ pub(crate) enum NodeRead {
 }
 
 /// Reads one node; `None` if something in it is bad.
-pub(crate) fn read(mut node: k8s::Node, settings: &Settings, findings: &mut Findings) -> Option<NodeRead> {
+pub(crate) fn read(node: &mut k8s::Node, settings: &Settings, findings: &mut Findings) -> Option<NodeRead> {
     let name = cluster_name("Node", &mut node.metadata, findings)?;
     let subject = Subject { kind: "Node", namespace: "", name: &name };
     let before = findings.bad.len();
     let labels = node.metadata.labels.take().unwrap_or_default();
-    let spec = node.spec.unwrap_or_default();
-    let status = node.status.unwrap_or_default();
-    let taints = taints_of(subject, spec.taints.unwrap_or_default(), findings);
+    let spec = node.spec.get_or_insert_default();
+    let status = node.status.get_or_insert_default();
+    let taints = taints_of(subject, spec.taints.take().unwrap_or_default(), findings);
     // As the API server fills in.
-    let allocatable = status.allocatable.or(status.capacity);
+    let allocatable = status.allocatable.take().or_else(|| status.capacity.take());
     let amounts = read_list(subject, format_args!("status.allocatable"), allocatable, findings);
-    let pods = amounts.get("pods").and_then(|pods| pods.units()).unwrap_or(0);
+    let pods = amounts.get("pods").and_then(Quantity::units).unwrap_or(0);
     let requests = in_row_units(subject, "status.allocatable", amounts, findings);
     let gpus = i64::from(requests.gpus);
     let row = NodeRow {
@@ -64,7 +65,7 @@ pub(crate) fn read(mut node: k8s::Node, settings: &Settings, findings: &mut Find
         gpu_count: gpu_count(subject, &labels, gpus, findings),
         card_mib: card_mib(subject, &labels, findings),
         mig: mig(&labels, &requests.extra),
-        ready: !spec.unschedulable.unwrap_or(false) && is_ready(&status.conditions.unwrap_or_default()),
+        ready: !spec.unschedulable.unwrap_or(false) && is_ready(status.conditions.as_deref().unwrap_or_default()),
         gpu_worker: labels.contains_key(GPU_WORKER),
         cpu_worker: labels.contains_key(CPU_WORKER),
     };
@@ -143,7 +144,7 @@ mod tests {
     fn node(labels: &Value, spec: &Value, status: &Value) -> (Option<NodeRead>, Findings) {
         let object = json!({"metadata": {"name": "n", "labels": labels}, "spec": spec, "status": status});
         let mut findings = Findings::default();
-        let read = read(serde_json::from_value(object).expect("a node"), &Settings::default(), &mut findings);
+        let read = read(&mut serde_json::from_value(object).expect("a node"), &Settings::default(), &mut findings);
         (read, findings)
     }
 
@@ -157,7 +158,8 @@ mod tests {
     #[test]
     fn amounts_and_labels() {
         let labels = json!({"nvidia.com/gpu.count": "8", "nvidia.com/gpu.memory": "81559"});
-        let status = json!({"allocatable": {"cpu": "192", "memory": "2Gi", "pods": "110", "nvidia.com/gpu": "7", "x.com/nic": "2"},
+        let status = json!({
+            "allocatable": {"cpu": "192", "memory": "2Gi", "pods": "110", "nvidia.com/gpu": "7", "x.com/nic": "2"},
             "conditions": [{"type": "Ready", "status": "True"}, {"type": "DiskPressure", "status": "False"}]});
         let facts = row(&labels, &json!({}), &status);
         assert_eq!((facts.row.cpu, facts.row.memory, facts.row.gpus, facts.row.pods), (192_000, 2 << 30, 7, 110));

@@ -103,44 +103,44 @@ fn nanoseconds_between(from: Timestamp, to: Timestamp) -> i128 {
 }
 
 /// Reads one pod; `None` if something in it is bad.
-pub(crate) fn read(mut pod: k8s::Pod, settings: &Settings, findings: &mut Findings) -> Option<PodFacts> {
+pub(crate) fn read(pod: &mut k8s::Pod, settings: &Settings, findings: &mut Findings) -> Option<Box<PodFacts>> {
     let name = object_name("Pod", &mut pod.metadata, findings)?;
     let subject = Subject { kind: "Pod", namespace: &name.namespace, name: &name.name };
     let before = findings.bad.len();
-    let metadata = pod.metadata;
+    let metadata = &mut pod.metadata;
     let labels = metadata.labels.as_ref().unwrap_or(NO_LABELS);
     let annotations = metadata.annotations.as_ref().unwrap_or(NO_LABELS);
-    let mut spec = pod.spec.unwrap_or_default();
-    let status = pod.status.unwrap_or_default();
+    let spec = pod.spec.get_or_insert_default();
+    let status = pod.status.get_or_insert_default();
     let phase = phase_of(subject, status.phase.as_deref(), findings);
     let node = spec.node_name.take().filter(|node| !node.is_empty());
     let waits = phase == Phase::Pending && node.is_none();
     let gang = annotations.get(GANG).filter(|gang| !gang.is_empty()).cloned();
 
-    let constraints = constraints_of(subject, &mut spec, findings);
-    let amounts = effective(subject, &mut spec, findings);
+    let constraints = constraints_of(subject, spec, findings);
+    let amounts = effective(subject, spec, findings);
     let mut requests = in_row_units(subject, "spec.containers.resources.requests", amounts, findings);
     let legacy_mig = add_legacy_mig(subject, annotations, &mut requests, waits, findings);
     let mut gpu = request_of(subject, annotations, requests.gpus, waits, findings);
     if requests.extra.iter().any(|(name, _)| name.starts_with(MIG_PREFIX)) {
         gpu = GpuRequest::None;
     }
-    let config_maps = if gang.is_some() && waits { config_maps_of(&spec, annotations) } else { Vec::new() };
-    let needs = if gang.is_some() && waits { needs_of(&spec) } else { Needs::default() };
+    let config_maps = if gang.is_some() && waits { config_maps_of(spec, annotations) } else { Vec::new() };
+    let needs = if gang.is_some() && waits { needs_of(spec) } else { Needs::default() };
     if findings.bad.len() > before {
         return None;
     }
     let app = labels.get("app").map_or("", String::as_str);
     let utility = app == RESERVATION_APP || app == SCALING_APP;
     let scheduler = spec.scheduler_name.as_deref().unwrap_or("default-scheduler");
-    Some(PodFacts {
-        uid: metadata.uid.unwrap_or_default(),
-        created: metadata.creation_timestamp.map(|time| time.0),
-        deleted: metadata.deletion_timestamp.map(|time| time.0),
+    Some(Box::new(PodFacts {
+        uid: metadata.uid.take().unwrap_or_default(),
+        created: metadata.creation_timestamp.as_ref().map(|time| time.0),
+        deleted: metadata.deletion_timestamp.as_ref().map(|time| time.0),
         phase,
         node,
-        nominated: status.nominated_node_name.filter(|node| !node.is_empty()),
-        gated: spec.scheduling_gates.is_some_and(|gates| !gates.is_empty()),
+        nominated: status.nominated_node_name.take().filter(|node| !node.is_empty()),
+        gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
         subgroup: labels.get(SUBGROUP).filter(|name| !name.is_empty()).cloned(),
         groups: groups_of_labels(labels),
         constraints: if gang.is_some() { constraints } else { Constraints::default() },
@@ -158,7 +158,7 @@ pub(crate) fn read(mut pod: k8s::Pod, settings: &Settings, findings: &mut Findin
             .map_or(TaskPriority::Absent, |text| text.parse().map_or(TaskPriority::Unparsable, TaskPriority::Number)),
         needs,
         name,
-    })
+    }))
 }
 
 fn phase_of(subject: Subject<'_>, text: Option<&str>, findings: &mut Findings) -> Phase {
@@ -267,12 +267,12 @@ pub(crate) struct BindFacts {
 /// Reads one BindRequest: `None` if something in it is bad, `Some(None)` if it failed for good, which counts as absent
 /// (semantics.md §1.2).
 pub(crate) fn read_bind(
-    mut request: Object<BindRequestSpec, BindRequestStatus>,
+    request: &mut Object<BindRequestSpec, BindRequestStatus>,
     findings: &mut Findings,
 ) -> Option<Option<BindFacts>> {
     let name = object_name("BindRequest", &mut request.metadata, findings)?;
-    let spec = request.spec;
-    let status = request.status.unwrap_or_default();
+    let spec = std::mem::take(&mut request.spec);
+    let status = request.status.take().unwrap_or_default();
     let tried = status.failed_attempts.unwrap_or(0);
     let failed = status.phase.as_deref() == Some("Failed") && spec.backoff_limit.is_none_or(|limit| tried >= limit);
     Some((!failed).then(|| BindFacts {
@@ -289,17 +289,17 @@ mod tests {
 
     use super::*;
 
-    fn pod(metadata: &Value, spec: &Value, status: &Value) -> (Option<PodFacts>, Findings) {
+    fn pod(metadata: &Value, spec: &Value, status: &Value) -> (Option<Box<PodFacts>>, Findings) {
         let mut object = json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec, "status": status});
         for (key, value) in metadata.as_object().into_iter().flatten() {
             object["metadata"][key] = value.clone();
         }
         let mut findings = Findings::default();
-        let facts = read(serde_json::from_value(object).expect("a pod"), &Settings::default(), &mut findings);
+        let facts = read(&mut serde_json::from_value(object).expect("a pod"), &Settings::default(), &mut findings);
         (facts, findings)
     }
 
-    fn good(metadata: &Value, spec: &Value, status: &Value) -> PodFacts {
+    fn good(metadata: &Value, spec: &Value, status: &Value) -> Box<PodFacts> {
         let (facts, findings) = pod(metadata, spec, status);
         assert!(findings.bad.is_empty(), "{findings:?}");
         facts.expect("a pod")
@@ -382,7 +382,8 @@ mod tests {
     #[test]
     fn config_maps_that_must_exist() {
         let spec = json!({
-            "volumes": [{"name": "a", "configMap": {"name": "mounted"}}, {"name": "b", "configMap": {"name": "maybe", "optional": true}},
+            "volumes": [{"name": "a", "configMap": {"name": "mounted"}},
+                {"name": "b", "configMap": {"name": "maybe", "optional": true}},
                 {"name": "c", "projected": {"sources": [{"configMap": {"name": "projected"}}]}},
                 {"name": "d", "configMap": {"name": "gpu-x1-shared-gpu-0"}}],
             "containers": [{"name": "c", "envFrom": [{"configMapRef": {"name": "env"}}],
@@ -395,8 +396,8 @@ mod tests {
     fn failed_bind_requests_count_as_absent() {
         let bind = |spec: Value, status: Value| {
             let object = json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec, "status": status});
-            let object = serde_json::from_value(object).expect("a bind request");
-            read_bind(object, &mut Findings::default()).flatten().is_some()
+            let mut object = serde_json::from_value(object).expect("a bind request");
+            read_bind(&mut object, &mut Findings::default()).flatten().is_some()
         };
         assert!(bind(json!({"podName": "p"}), Value::Null));
         assert!(bind(json!({"podName": "p"}), json!({"phase": "Succeeded"})));

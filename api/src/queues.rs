@@ -32,11 +32,11 @@ pub(crate) struct QueueFacts {
 }
 
 /// Reads one queue: `None` if something in it is bad, `Some(None)` if it belongs to another shard.
-pub(crate) fn read(mut queue: Object<QueueSpec>, settings: &Settings, findings: &mut Findings) -> Option<Option<QueueFacts>> {
+pub(crate) fn read(queue: &mut Object<QueueSpec>, settings: &Settings, findings: &mut Findings) -> Option<Option<QueueFacts>> {
     let name = cluster_name("Queue", &mut queue.metadata, findings)?;
     let subject = Subject { kind: "Queue", namespace: "", name: &name };
     let before = findings.bad.len();
-    let spec = queue.spec;
+    let spec = std::mem::take(&mut queue.spec);
     for (field, text) in [("preemptMinRuntime", &spec.preempt_min_runtime), ("reclaimMinRuntime", &spec.reclaim_min_runtime)] {
         if let Some(Err(expected)) = text.as_ref().map(|text| parse_nanoseconds(text, true)) {
             findings.bad(subject, &format!("spec.{field}"), show(text.as_deref().unwrap_or_default()), expected);
@@ -67,7 +67,7 @@ pub(crate) fn read(mut queue: Object<QueueSpec>, settings: &Settings, findings: 
     }
     Some(settings.shard.holds(queue.metadata.labels.as_ref()).then(|| QueueFacts {
         title: spec.display_name.unwrap_or_default(),
-        created: queue.metadata.creation_timestamp.map(|time| time.0),
+        created: queue.metadata.creation_timestamp.take().map(|time| time.0),
         parent: spec.parent_queue.unwrap_or_default(),
         priority: spec.priority.unwrap_or(100),
         quota,
@@ -202,7 +202,7 @@ mod tests {
     fn queue(name: &str, spec: &Value) -> (Option<QueueFacts>, Findings) {
         let object = json!({"metadata": {"name": name}, "spec": spec});
         let mut findings = Findings::default();
-        let facts = read(serde_json::from_value(object).expect("a queue"), &Settings::default(), &mut findings);
+        let facts = read(&mut serde_json::from_value(object).expect("a queue"), &Settings::default(), &mut findings);
         (facts.flatten(), findings)
     }
 

@@ -15,8 +15,28 @@ use crate::problem::{Findings, Subject, show};
 use crate::quantity::Quantity;
 use crate::validate::is_qualified_name;
 
-/// Amounts by resource name.
-pub(crate) type Resources = BTreeMap<String, Quantity>;
+/// Amounts by resource name, sorted: a handful, so that a list beats a tree.
+#[derive(Debug, Default)]
+pub(crate) struct Resources(Vec<(String, Quantity)>);
+
+impl Resources {
+    /// The amount of a resource.
+    pub(crate) fn get(&self, name: &str) -> Option<Quantity> {
+        self.find(name).ok().map(|at| self.0[at].1)
+    }
+
+    fn find(&self, name: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(other, _)| other.as_str().cmp(name))
+    }
+
+    /// Sets an amount: `joined` of the old and the new one, where there is an old one.
+    fn join(&mut self, name: String, amount: Quantity, joined: impl Fn(Quantity, Quantity) -> Quantity) {
+        match self.find(&name) {
+            Ok(at) => self.0[at].1 = joined(self.0[at].1, amount),
+            Err(at) => self.0.insert(at, (name, amount)),
+        }
+    }
+}
 type Listed = Option<BTreeMap<String, wire::Quantity>>;
 
 /// A pod's effective requests in the units of rows. No zero amounts.
@@ -34,7 +54,7 @@ pub(crate) struct Requests {
 
 /// Reads a list of quantities: none negative, all in range.
 pub(crate) fn read_list(subject: Subject<'_>, field: fmt::Arguments<'_>, list: Listed, findings: &mut Findings) -> Resources {
-    let mut read = Resources::new();
+    let mut read = Resources::default();
     for (name, wire::Quantity(text)) in list.unwrap_or_default() {
         let path = || format!("{field}.{name}");
         if !is_qualified_name(&name) {
@@ -48,9 +68,8 @@ pub(crate) fn read_list(subject: Subject<'_>, field: fmt::Arguments<'_>, list: L
             Ok(amount) if is_extended(&name) && !amount.is_whole() => {
                 findings.bad(subject, &path(), show(&text), "a whole number for an extended resource");
             }
-            Ok(amount) => {
-                read.insert(name, amount);
-            }
+            // The wire's map is sorted already.
+            Ok(amount) => read.0.push((name, amount)),
         }
     }
     read
@@ -68,58 +87,51 @@ fn container_requests(
     resources: Option<k8s::ResourceRequirements>,
     findings: &mut Findings,
 ) -> Resources {
-    let Some(k8s::ResourceRequirements { requests, limits, .. }) = resources else { return Resources::new() };
+    let Some(k8s::ResourceRequirements { requests, limits, .. }) = resources else { return Resources::default() };
     let mut requests = read_list(subject, format_args!("{field}.requests"), requests, findings);
-    for (name, limit) in read_list(subject, format_args!("{field}.limits"), limits, findings) {
-        match requests.get(&name) {
-            None => {
-                requests.insert(name, limit);
-            }
-            Some(request) if *request > limit => {
-                let expected = format!("at most the limit of {name}");
-                findings.bad(subject, &format!("{field}.requests.{name}"), String::new(), expected);
-            }
-            Some(_) => {}
+    for (name, limit) in read_list(subject, format_args!("{field}.limits"), limits, findings).0 {
+        if requests.get(&name).is_some_and(|request| request > limit) {
+            let expected = format!("at most the limit of {name}");
+            findings.bad(subject, &format!("{field}.requests.{name}"), String::new(), expected);
         }
+        requests.join(name, limit, |request, _| request);
     }
     requests
 }
 
 fn add(sum: &mut Resources, more: &Resources) {
-    for (name, amount) in more {
-        let cell = sum.entry(name.clone()).or_default();
-        *cell = cell.plus(*amount);
+    for (name, amount) in &more.0 {
+        sum.join(name.clone(), *amount, Quantity::plus);
     }
 }
 
 fn raise(most: &mut Resources, other: Resources) {
-    for (name, amount) in other {
-        let cell = most.entry(name).or_default();
-        *cell = (*cell).max(amount);
+    for (name, amount) in other.0 {
+        most.join(name, amount, Ord::max);
     }
 }
 
 /// The effective requests of a pod, all resources.
 pub(crate) fn effective(subject: Subject<'_>, spec: &mut k8s::PodSpec, findings: &mut Findings) -> Resources {
-    let mut sum = Resources::new();
+    let mut sum = Resources::default();
     for (i, container) in spec.containers.iter_mut().enumerate() {
         let field = format_args!("spec.containers[{i}].resources");
         let requests = container_requests(subject, field, container.resources.take(), findings);
-        if sum.is_empty() {
+        if sum.0.is_empty() {
             sum = requests;
         } else {
             add(&mut sum, &requests);
         }
     }
     if let Some(containers) = &mut spec.init_containers {
-        let (mut sidecars, mut most) = (Resources::new(), Resources::new());
+        let (mut sidecars, mut most) = (Resources::default(), Resources::default());
         for (i, container) in containers.iter_mut().enumerate() {
             let field = format_args!("spec.initContainers[{i}].resources");
             let mut requests = container_requests(subject, field, container.resources.take(), findings);
             if container.restart_policy.as_deref() == Some("Always") {
                 add(&mut sum, &requests);
                 add(&mut sidecars, &requests);
-                requests.clone_from(&sidecars);
+                requests = Resources(sidecars.0.clone());
             } else {
                 add(&mut requests, &sidecars);
             }
@@ -141,21 +153,25 @@ fn pod_level(subject: Subject<'_>, resources: Option<k8s::ResourceRequirements>,
     let supported = |name: &str| matches!(name, "cpu" | "memory") || name.starts_with("hugepages-");
     let requests = read_list(subject, format_args!("spec.resources.requests"), requests, findings);
     let limits = read_list(subject, format_args!("spec.resources.limits"), limits, findings);
-    for name in requests.keys().chain(limits.keys()).filter(|name| !supported(name)) {
+    for (name, _) in requests.0.iter().chain(&limits.0).filter(|(name, _)| !supported(name)) {
         findings.bad(subject, "spec.resources", show(name), "cpu, memory or hugepages-* at pod level");
     }
-    for (name, limit) in limits {
-        if supported(&name) && !requests.contains_key(&name) {
-            sum.entry(name).or_insert(limit);
+    for (name, limit) in limits.0 {
+        if supported(&name) && requests.get(&name).is_none() {
+            sum.join(name, limit, |containers, _| containers);
         }
     }
-    sum.extend(requests.into_iter().filter(|(name, _)| supported(name)));
+    for (name, request) in requests.0 {
+        if supported(&name) {
+            sum.join(name, request, |_, request| request);
+        }
+    }
 }
 
 /// Converts amounts to the units of rows; amounts beyond an `i64` are bad.
 pub(crate) fn in_row_units(subject: Subject<'_>, field: &str, amounts: Resources, findings: &mut Findings) -> Requests {
     let mut row = Requests::default();
-    for (name, amount) in amounts {
+    for (name, amount) in amounts.0 {
         if amount.is_zero() || name == "pods" {
             continue;
         }
@@ -165,7 +181,13 @@ pub(crate) fn in_row_units(subject: Subject<'_>, field: &str, amounts: Resources
             name if WHOLE.contains(&name) => {
                 amount.units().and_then(|n| u32::try_from(n).ok()?.checked_add(row.gpus)).map(|n| row.gpus = n)
             }
-            name => amount.milli().map(|milli| row.extra.push((name.to_owned(), milli))),
+            _ => match amount.milli() {
+                Some(milli) => {
+                    row.extra.push((name, milli));
+                    continue;
+                }
+                None => None,
+            },
         };
         if converted.is_none() {
             findings.bad(subject, &format!("{field}.{name}"), String::new(), "an amount that can be counted (it overflows)");

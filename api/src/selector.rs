@@ -375,7 +375,8 @@ mod tests {
         let (constraints, bad) = read(json!({
             "nodeSelector": {"pool": "a"},
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-                {"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["a", "b"]}, {"key": "n", "operator": "Gt", "values": ["3"]}]},
+                {"matchExpressions": [
+                    {"key": "gpu", "operator": "In", "values": ["a", "b"]}, {"key": "n", "operator": "Gt", "values": ["3"]}]},
                 {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]},
                 {}]}}}
         }));
@@ -386,7 +387,10 @@ mod tests {
 
     #[test]
     fn bad_constraints_are_named() {
-        let affinity = |terms: serde_json::Value| json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}});
+        let affinity = |terms: serde_json::Value| {
+            let required = json!({"nodeSelectorTerms": terms});
+            json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}})
+        };
         for (spec, part) in [
             (affinity(json!([])), "at least one term"),
             (affinity(json!([{"matchExpressions": [{"key": "a", "operator": "Is", "values": ["b"]}]}])), "operator"),

@@ -57,6 +57,7 @@ pub const fn code(reason: &Reason) -> &'static str {
         Reason::OverQuota(_) => "over-quota",
         Reason::Blocked { why: Blocked::MissingConfigMap, .. } => "configmap-missing",
         Reason::Blocked { why: Blocked::LegacyMig, .. } => "legacy-mig",
+        Reason::Blocked { why: Blocked::ResourceClaims, .. } => "resource-claims",
         Reason::TooLarge { .. } => "too-large",
         Reason::NoNode { .. } => "no-node",
     }
@@ -158,6 +159,9 @@ fn blocked(pod: PodIdx, why: Blocked, facts: Facts<'_>, naming: Naming) -> Strin
     match (why, facts.class_text(pod).missing_config_maps.as_slice()) {
         (Blocked::MissingConfigMap, [one]) => format!("{who} needs ConfigMap {one}, which does not exist."),
         (Blocked::MissingConfigMap, many) => format!("{who} needs ConfigMaps that do not exist: {}.", many.join(", ")),
+        (Blocked::ResourceClaims, _) => {
+            format!("{who} needs resource claims (DRA), which this version does not consider.")
+        }
         (Blocked::LegacyMig, _) => format!("{who} asks for a MIG instance by annotation, which is not supported."),
     }
 }
@@ -277,6 +281,9 @@ pub fn advice(reason: &Reason, gang: GangIdx, facts: Facts<'_>) -> Option<String
         Reason::Blocked { pod, why: Blocked::MissingConfigMap } => {
             let missing = facts.class_text(pod).missing_config_maps.join(", ");
             return Some(format!("Create {missing} in namespace {}.", names.gangs[gang].namespace));
+        }
+        Reason::Blocked { why: Blocked::ResourceClaims, .. } => {
+            "Ask for nvidia.com/gpu in the container's resources, or wait for a version that knows DRA."
         }
         Reason::Blocked { why: Blocked::LegacyMig, .. } => {
             "Ask for nvidia.com/mig-<g>g.<m>gb in the container's resources instead."

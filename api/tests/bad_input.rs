@@ -24,7 +24,8 @@ fn cluster() -> Value {
                 {"metadata": {"name": "team"}, "spec": {"parentQueue": "root", "resources": {"gpu": {"quota": 4, "limit": -1}}}}],
             "podGroups": [{"metadata": {"name": "g", "namespace": "ml"}, "spec": {"queue": "team", "minMember": 1}}],
             "pods": [{"metadata": {"name": "p", "namespace": "ml", "uid": "u", "annotations": {"pod-group-name": "g"}},
-                "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "c", "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}}}]},
+                "spec": {"schedulerName": "kai-scheduler", "containers": [
+                    {"name": "c", "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}}}]},
                 "status": {"phase": "Pending"}}]}
     })
 }
@@ -129,6 +130,32 @@ fn a_yaml_text_that_multiplies_aliases_is_refused() {
     assert!(message.contains("document 0 of in"), "{message}");
 }
 
+#[test]
+fn deeply_nested_yaml_is_refused() {
+    let flow = "[".repeat(300_000);
+    let block: String = (0..3000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect();
+    let dashes = format!("{}x", "- ".repeat(50_000));
+    for text in [flow, block, dashes] {
+        let message = message(text.as_bytes());
+        assert!(message.contains("document 0 of in") && message.len() < 1000, "{message}");
+    }
+}
+
+#[test]
+fn deep_values_inside_objects_are_read_on_any_thread() {
+    // Enough pods that threads of the pool read them; each deep, and wrong elsewhere, so that it is decoded again with its path.
+    let deep = |levels: usize| format!("{}1{}", r#"{"a":"#.repeat(levels), "}".repeat(levels));
+    for (levels, part) in [(110, "spec.hostNetwork: 5: expected true or false"), (500, "recursion limit")] {
+        let pod = format!(r#"{{"metadata": {{"name": "p"}}, "spec": {{"hostNetwork": 5, "x": {}}}}}"#, deep(levels));
+        let pods = vec![pod; 300].join(",");
+        let message = message(format!(r#"{{"rawObjects": {{"pods": [{pods}]}}}}"#).as_bytes());
+        assert!(message.contains(part), "{message}");
+    }
+    let yaml = format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {{hostNetwork: 5, x: {}}}\n---\n", deep(110));
+    let message = message(yaml.repeat(300).as_bytes());
+    assert!(message.contains("Pod p: spec.hostNetwork: 5: expected true or false"), "{message}");
+}
+
 /// Sets a field of the cluster and gives the lines of the failure.
 fn lines_with(pointer: &str, value: Value) -> Vec<String> {
     let mut cluster = cluster();
@@ -151,9 +178,20 @@ fn lines_with(pointer: &str, value: Value) -> Vec<String> {
     }
 }
 
+/// Each change gives a line that begins like this, and a summary.
+fn check_lines(cases: &[(&str, Value, &str)]) {
+    for (pointer, value, line) in cases {
+        let lines = lines_with(pointer, value.clone());
+        assert!(lines.iter().any(|l| l.starts_with(line)), "{pointer}: expected {line}\ngot {lines:#?}");
+        let count = lines.len() - 1;
+        let summary = format!("{count} {} in s.json", if count == 1 { "error" } else { "errors" });
+        assert_eq!(lines.last(), Some(&summary));
+    }
+}
+
 #[test]
-fn bad_fields_are_named_with_value_and_expectation() {
-    for (pointer, value, line) in [
+fn bad_fields_of_workloads_are_named_with_value_and_expectation() {
+    check_lines(&[
         ("/rawObjects/podGroups/0/spec/minMember", json!("two"), r#"PodGroup ml/g: spec.minMember: "two": expected an integer"#),
         (
             "/rawObjects/podGroups/0/spec/minMember",
@@ -192,6 +230,12 @@ fn bad_fields_are_named_with_value_and_expectation() {
             json!(true),
             "Pod ml/p: spec.containers[0].resources.requests.cpu: true: expected a quantity such as 4, 500m, 1.5Gi or 2e3",
         ),
+    ]);
+}
+
+#[test]
+fn bad_fields_of_nodes_queues_and_settings_are_named() {
+    check_lines(&[
         (
             "/rawObjects/nodes/0/status/allocatable/memory",
             json!("1e40"),
@@ -220,13 +264,7 @@ fn bad_fields_are_named_with_value_and_expectation() {
             json!("alocate"),
             r#"config: actions: "alocate": expected one of allocate, consolidation, reclaim, preempt, stalegangeviction"#,
         ),
-    ] {
-        let lines = lines_with(pointer, value);
-        assert!(lines.iter().any(|l| l.starts_with(line)), "{pointer}: expected {line}\ngot {lines:#?}");
-        let count = lines.len() - 1;
-        let summary = format!("{count} {} in s.json", if count == 1 { "error" } else { "errors" });
-        assert_eq!(lines.last(), Some(&summary));
-    }
+    ]);
 }
 
 #[test]
@@ -286,7 +324,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cluster_with_any_bytes_changed_loads_or_fails(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
+    fn a_cluster_with_any_bytes_changed_loads_or_fails(changes in changes()) {
         let mut text = cluster().to_string().into_bytes();
         for (at, byte) in changes {
             let at = at.index(text.len());
@@ -296,7 +334,7 @@ proptest! {
     }
 
     #[test]
-    fn a_zip_with_any_bytes_changed_loads_or_fails(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+    fn a_zip_with_any_bytes_changed_loads_or_fails(changes in changes()) {
         let mut bytes = zipped("snapshot.json", cluster().to_string().as_bytes());
         for (at, byte) in changes {
             let at = at.index(bytes.len());
@@ -319,6 +357,11 @@ proptest! {
         }
         let _ = load_bytes("in", cluster.to_string().as_bytes(), &Options { lenient: true, ..Options::default() });
     }
+}
+
+/// A few bytes to change: where, and to what.
+fn changes() -> impl Strategy<Value = Vec<(prop::sample::Index, u8)>> {
+    prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5)
 }
 
 /// Pointers to all values.

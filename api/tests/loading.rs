@@ -90,11 +90,14 @@ fn rows_are_in_the_order_that_core_asks_for() {
 fn queues_that_are_missing_or_hang_in_the_air() {
     let loaded = loaded(&json!({"rawObjects": {
         "queues": [queue("root", ""), queue("leaf", "root"), queue("lost", "gone")],
-        "priorityClasses": [{"metadata": {"name": "high"}, "value": 200}, {"metadata": {"name": "std"}, "value": 60, "globalDefault": true}],
+        "priorityClasses": [
+            {"metadata": {"name": "high"}, "value": 200},
+            {"metadata": {"name": "std"}, "value": 60, "globalDefault": true}],
         "podGroups": [
             with(group("x", "a", "leaf"), &[("/spec/priorityClassName", json!("high"))]),
             group("x", "b", "lost"), group("x", "c", "nowhere"),
-            with(group("x", "d", "leaf"), &[("/spec/priorityClassName", json!("high")), ("/spec/preemptibility", json!("preemptible"))]),
+            with(group("x", "d", "leaf"), &[
+                ("/spec/priorityClassName", json!("high")), ("/spec/preemptibility", json!("preemptible"))]),
             with(group("x", "e", "leaf"), &[("/spec/priorityClassName", json!("unknown"))])]}}));
     let gangs: Vec<_> = loaded.snapshot.gangs.iter().map(|g| (g.queue.map(Idx::at), g.priority, g.preemptible)).collect();
     let expected = [
@@ -130,14 +133,17 @@ fn shared_gpus_have_their_node_and_their_users() {
         "nodes": [node("n1", &json!({})), node("n2", &json!({}))],
         "queues": [queue("q", "")],
         "podGroups": [group("x", "g", "q")],
-        "pods": [shares("a", json!({"runai-gpu-group": "g1"})), shares("b", json!({"runai-gpu-group/g1": "g1", "runai-gpu-group/g0": "g0"})),
+        "pods": [shares("a", json!({"runai-gpu-group": "g1"})),
+            shares("b", json!({"runai-gpu-group/g1": "g1", "runai-gpu-group/g0": "g0"})),
             with(pod("x", "c", "g"), &[("/metadata/annotations/gpu-memory", json!("2000"))]),
             shares("d", json!({})),
-            {"metadata": {"name": "r", "namespace": "kai-resource-reservation", "labels": {"app": "kai-resource-reservation", "runai-gpu-group": "g1"}},
+            {"metadata": {"name": "r", "namespace": "kai-resource-reservation",
+                    "labels": {"app": "kai-resource-reservation", "runai-gpu-group": "g1"}},
                 "spec": {"nodeName": "n1", "containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]},
                 "status": {"phase": "Running"}}],
         "bindRequests": [
-            {"metadata": {"name": "c", "namespace": "x"}, "spec": {"podName": "c", "selectedNode": "n2", "selectedGPUGroups": ["g9"]}}]}}));
+            {"metadata": {"name": "c", "namespace": "x"},
+                "spec": {"podName": "c", "selectedNode": "n2", "selectedGPUGroups": ["g9"]}}]}}));
     let (snapshot, names) = (&loaded.snapshot, &loaded.names);
     assert_eq!(texts(&names.groups), ["g0", "g1", "g9"]);
     assert_eq!(snapshot.groups.iter().map(|node| node.at()).collect::<Vec<_>>(), [0, 0, 1]);
@@ -156,13 +162,17 @@ fn shared_gpus_have_their_node_and_their_users() {
 
 #[test]
 fn bind_requests_to_unknown_nodes_or_failed_ones_do_not_count() {
-    let bind = |pod: &str, node: &str, status: Value| json!({"metadata": {"name": pod, "namespace": "x"}, "spec": {"podName": pod, "selectedNode": node}, "status": status});
+    let bind = |pod: &str, node: &str, status: Value| {
+        let spec = json!({"podName": pod, "selectedNode": node});
+        json!({"metadata": {"name": pod, "namespace": "x"}, "spec": spec, "status": status})
+    };
     let loaded = loaded(&json!({"rawObjects": {
         "nodes": [node("n", &json!({}))], "queues": [queue("q", "")], "podGroups": [group("x", "g", "q")],
         "pods": [pod("x", "a", "g"), pod("x", "b", "g"), pod("x", "c", "g"),
             with(pod("x", "d", "g"), &[("/spec/nodeName", json!("elsewhere")), ("/status/phase", json!("Running"))]),
             with(pod("x", "e", "g"), &[("/status/phase", json!("Failed"))])],
-        "bindRequests": [bind("a", "n", json!({})), bind("b", "elsewhere", json!({})), bind("c", "n", json!({"phase": "Failed"}))]}}));
+        "bindRequests": [
+            bind("a", "n", json!({})), bind("b", "elsewhere", json!({})), bind("c", "n", json!({"phase": "Failed"}))]}}));
     let rows: Vec<_> = loaded.snapshot.pods.iter().map(|pod| (pod.status, pod.node.is_some())).collect();
     let expected =
         [(PodStatus::Binding, true), (PodStatus::Pending, false), (PodStatus::Pending, false), (PodStatus::Running, false)];
@@ -187,7 +197,8 @@ fn constraints_become_labels_and_taints() {
             (
                 "/spec/affinity",
                 json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-            {"matchExpressions": [{"key": "rank", "operator": "Gt", "values": ["5"]}, {"key": "pool", "operator": "NotIn", "values": ["a", "z"]},
+            {"matchExpressions": [
+                {"key": "rank", "operator": "Gt", "values": ["5"]}, {"key": "pool", "operator": "NotIn", "values": ["a", "z"]},
                 {"key": "none", "operator": "Exists"}]},
             {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}, {}]}}}),
             ),
@@ -218,7 +229,10 @@ fn constraints_become_labels_and_taints() {
 #[test]
 fn config_maps_are_missing_in_a_snapshot_and_unknown_among_manifests() {
     let needy = with(pod("x", "p", "g"), &[("/spec/volumes", json!([{"name": "v", "configMap": {"name": "cm"}}]))]);
-    let cluster = |maps: Value| json!({"rawObjects": {"queues": [queue("q", "")], "podGroups": [group("x", "g", "q")], "pods": [needy], "configMaps": maps}});
+    let cluster = |maps: Value| {
+        let (queues, groups) = ([queue("q", "")], [group("x", "g", "q")]);
+        json!({"rawObjects": {"queues": queues, "podGroups": groups, "pods": [needy], "configMaps": maps}})
+    };
     let blocked = |loaded: &Loaded| loaded.snapshot.classes[loaded.snapshot.pods[PodIdx::new(0)].class].blocked;
     assert_eq!(blocked(&loaded(&cluster(json!([])))), Some(Blocked::MissingConfigMap));
     assert_eq!(
@@ -252,7 +266,8 @@ fn what_is_not_considered_is_said_once_for_each_kind() {
     let placed = with(needy("run"), &[("/spec/nodeName", json!("n")), ("/status/phase", json!("Running"))]);
     let loaded = loaded(&json!({"config": {"actions": "allocate"}, "rawObjects": {
         "nodes": [node("n", &json!({}))], "queues": [queue("q", "")],
-        "podGroups": [with(group("x", "g", "q"), &[("/spec/topologyConstraint", json!({"topology": "t", "requiredTopologyLevel": "rack"}))])],
+        "podGroups": [with(group("x", "g", "q"), &[
+            ("/spec/topologyConstraint", json!({"topology": "t", "requiredTopologyLevel": "rack"}))])],
         "pods": [needy("a"), needy("b"), placed]}}));
     let fields: Vec<_> = loaded.warnings.iter().map(|w| (w.field.as_str(), w.value.as_str())).collect();
     let expected = [
@@ -270,12 +285,15 @@ fn shards_and_worker_labels_narrow_the_cluster() {
     let pooled = |object: Value, pool: &str| with(object, &[("/metadata/labels/pool", json!(pool))]);
     let running = with(pod("x", "run", "g"), &[("/spec/nodeName", json!("other")), ("/status/phase", json!("Running"))]);
     let loaded = loaded(&json!({
-        "schedulerParams": {"partitionParams": {"NodePoolLabelKey": "pool", "NodePoolLabelValue": "a"}, "restrictSchedulingNodes": true},
+        "schedulerParams": {
+            "partitionParams": {"NodePoolLabelKey": "pool", "NodePoolLabelValue": "a"}, "restrictSchedulingNodes": true},
         "rawObjects": {
-            "nodes": [node("n", &json!({"pool": "a", "node-role.kubernetes.io/gpu-worker": ""})), node("bare", &json!({"pool": "a"})),
+            "nodes": [
+                node("n", &json!({"pool": "a", "node-role.kubernetes.io/gpu-worker": ""})), node("bare", &json!({"pool": "a"})),
                 node("other", &json!({"pool": "b", "node-role.kubernetes.io/gpu-worker": ""}))],
             "queues": [pooled(queue("q", ""), "a"), queue("unpooled", "")],
-            "podGroups": [pooled(group("x", "g", "q"), "a"), pooled(group("x", "h", "q"), "b"), pooled(group("x", "i", "unpooled"), "a")],
+            "podGroups": [
+                pooled(group("x", "g", "q"), "a"), pooled(group("x", "h", "q"), "b"), pooled(group("x", "i", "unpooled"), "a")],
             "pods": [running, pod("x", "gone", "h")]}}));
     assert_eq!(texts(&loaded.names.nodes), ["n"]);
     assert_eq!(texts(&loaded.names.queues), ["q"]);

@@ -177,6 +177,8 @@ pub enum Requirement {
 pub enum Blocked {
     /// A ConfigMap that the pod needs does not exist.
     MissingConfigMap,
+    /// It needs resource claims (DRA), which are not considered yet; without them it could not start.
+    ResourceClaims,
     /// MIG asked for by annotation; such pods are not placed (semantics.md §9.2).
     LegacyMig,
 }

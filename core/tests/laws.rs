@@ -1,15 +1,20 @@
 //! Laws of a cycle, on random rows: what holds whatever the cluster is. Counter-examples shrink, and are kept beside this file.
 //!
 //! The rules themselves are checked by `muster_testkit::check`, which knows nothing of the core's tables; here are the laws
-//! that compare the core with itself: rewinding, repeating, threads, memory of failures, index against scan.
+//! that compare the core with itself: rewinding, repeating, threads, memory of failures, index against scan, order against order.
 
 #![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
 
 use muster_core::config::{Action, Config};
 use muster_core::cycle::Scheduler;
 use muster_core::explain::Reason;
+use muster_core::fair_share;
 use muster_core::index::{ClassIdx, GangIdx, Idx, NodeIdx, PodIdx};
+use muster_core::order::Order;
 use muster_core::outcome::Outcome;
+use muster_core::place::gang::next_request;
 use muster_core::place::key::{Scratch, View};
 use muster_core::place::{NodeSearch, scan};
 use muster_core::snapshot::{GpuRequest, PodStatus, Snapshot};
@@ -17,7 +22,7 @@ use muster_core::statement::Statement;
 use muster_core::tables::Tables;
 use muster_core::verify;
 use muster_testkit::check::check;
-use muster_testkit::rows::{drafts, plain_drafts, with_own_classes};
+use muster_testkit::rows::{drafts, plain_drafts, shared_drafts, with_own_classes};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
@@ -43,10 +48,10 @@ fn lasting(tables: &Tables) -> Tables {
 }
 
 proptest! {
-    #![proptest_config(cases(512))]
+    #![proptest_config(cases(1024))]
 
     #[test]
-    fn the_checker_finds_nothing(draft in drafts()) {
+    fn the_checker_finds_nothing(draft in prop_oneof![3 => drafts(), 1 => shared_drafts()]) {
         let rows = draft.snapshot();
         let wrong = check(&rows, &run(&rows));
         prop_assert!(wrong.is_empty(), "{wrong:#?}");
@@ -54,7 +59,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(256))]
+    #![proptest_config(cases(512))]
 
     #[test]
     fn rewinding_restores_every_column(draft in drafts()) {
@@ -84,13 +89,18 @@ proptest! {
     }
 
     #[test]
-    fn the_index_is_the_scan(draft in drafts(), steps in proptest::collection::vec(any::<Step>(), 1..60)) {
+    fn the_index_is_the_scan(draft in prop_oneof![2 => drafts(), 1 => shared_drafts()], steps in proptest::collection::vec(any::<Step>(), 1..60)) {
         let rows = draft.snapshot();
         let mut bench = Bench::new(&rows);
         for step in steps {
             bench.take(step);
             bench.compare()?;
         }
+    }
+
+    #[test]
+    fn the_order_is_the_one_lined_up_anew(draft in drafts(), steps in proptest::collection::vec((0usize..4, any::<bool>()), 1..40)) {
+        compare_orders(&draft.snapshot(), &steps)?;
     }
 
     #[test]
@@ -195,6 +205,40 @@ impl Bench {
         }
         Ok(())
     }
+}
+
+/// Turns with placements between them, some gangs lining up again: whose turn it is, is what a new line-up says. A step is how many
+/// pods of the gang are placed, and whether it lines up again.
+fn compare_orders(rows: &Snapshot, steps: &[(usize, bool)]) -> Result<(), TestCaseError> {
+    let mut bench = Bench::new(rows);
+    let arena = bumpalo::Bump::new();
+    fair_share::divide(&mut bench.tables.queues, bench.tables.pie, rows.config.k_value, &mut fair_share::Scratch::default());
+    let next = |tables: &Tables, gang| next_request(tables, &rows.config, gang, tables.nodes.smallest_card, &arena);
+    let in_leaf = |tables: &Tables, gang: GangIdx| tables.gangs.queue[gang].is_ok_and(|queue| tables.queues.is_leaf(queue));
+    let mut waiting: BTreeSet<GangIdx> = rows.gangs.indices().filter(|&gang| in_leaf(&bench.tables, gang)).collect();
+    let mut order = Order::default();
+    order.begin(&bench.tables, &rows.config, waiting.iter().copied(), |gang| next(&bench.tables, gang));
+    for &(pods, again) in steps {
+        let mut anew = Order::default();
+        anew.begin(&bench.tables, &rows.config, waiting.iter().copied(), |gang| next(&bench.tables, gang));
+        let gang = order.pop(&bench.tables, &rows.config);
+        prop_assert_eq!(gang, anew.pop(&bench.tables, &rows.config));
+        let Some(gang) = gang else { return Ok(()) };
+        waiting.remove(&gang);
+        let Bench { tables, statement, search, config, .. } = &mut bench;
+        let pending = |pod: &PodIdx| rows.pods[*pod].status == PodStatus::Pending && rows.pods[*pod].subgroup.is_some();
+        for pod in rows.gangs[gang].pods.iter().filter(pending).take(pods) {
+            if tables.pods.status[pod] == PodStatus::Pending {
+                search.place(tables, statement, config, pod, Action::Allocate);
+            }
+        }
+        if again {
+            order.push(&bench.tables, &rows.config, gang);
+            waiting.insert(gang);
+        }
+        order.settle(&bench.tables, &rows.config, gang, |gang| next(&bench.tables, gang));
+    }
+    Ok(())
 }
 
 /// With one class of whole GPUs it only counts how many places there are: gangs in order, each whole or not at all; and whoever

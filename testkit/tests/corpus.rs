@@ -68,10 +68,8 @@ fn every_scenario_keeps_the_rules() {
 
 /// The scenarios of a folder, sorted; `None`, said aloud, if the corpus is not there.
 fn files(folder: &str) -> Option<Vec<PathBuf>> {
-    let corpus = std::env::var_os("MUSTER_CORPUS").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/corpus"),
-        PathBuf::from,
-    );
+    let corpus = std::env::var_os("MUSTER_CORPUS")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/corpus"), PathBuf::from);
     let Ok(entries) = std::fs::read_dir(corpus.join(folder)) else {
         eprintln!("\n*** NOT TESTED: no corpus at {} (MUSTER_CORPUS names another place) ***\n", corpus.join(folder).display());
         return None;
@@ -369,7 +367,11 @@ fn compare_oracle(oracle: &Value, sessions: &[Session]) -> Vec<String> {
             let better = oracle["deterministic"]["pods"] == true
                 && placed(&ours).is_superset(&placed(&reference_entries))
                 && ours.len() > reference_entries.len();
-            return if better { Vec::new() } else { vec![format!("round {round} at {level}: {ours:?}, the reference {reference}")] };
+            return if better {
+                Vec::new()
+            } else {
+                vec![format!("round {round} at {level}: {ours:?}, the reference {reference}")]
+            };
         }
     }
     Vec::new()

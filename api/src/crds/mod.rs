@@ -34,7 +34,10 @@ fn quantity(_: &mut SchemaGenerator) -> Schema {
 fn quantity_schema() -> Schema {
     json_schema!({
         "anyOf": [{"type": "integer"}, {"type": "string"}],
-        "pattern": r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
+        "pattern": concat!(
+            r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))",
+            r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
+        ),
         "x-kubernetes-int-or-string": true,
     })
 }

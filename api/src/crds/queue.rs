@@ -18,10 +18,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     derive = "Default",
     derive = "PartialEq",
     doc = "A queue of workloads",
-    printcolumn(name = "Priority", type_ = "string", json_path = ".spec.priority"),
-    printcolumn(name = "Parent", type_ = "string", json_path = ".spec.parentQueue"),
-    printcolumn(name = "Children", type_ = "string", json_path = ".status.childQueues"),
-    printcolumn(name = "DisplayName", type_ = "string", json_path = ".spec.displayName")
+    printcolumn = r#"{"name":"Priority","type":"string","jsonPath":".spec.priority"}"#,
+    printcolumn = r#"{"name":"Parent","type":"string","jsonPath":".spec.parentQueue"}"#,
+    printcolumn = r#"{"name":"Children","type":"string","jsonPath":".status.childQueues"}"#,
+    printcolumn = r#"{"name":"DisplayName","type":"string","jsonPath":".spec.displayName"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct QueueSpec {

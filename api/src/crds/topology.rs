@@ -37,7 +37,12 @@ pub struct TopologyLevel {
 
 /// The schema of the list, with the rules that only CEL can say.
 fn levels(_: &mut SchemaGenerator) -> Schema {
-    let key = |about: &str| serde_json::json!({"type": "string", "minLength": 1, "maxLength": 316, "pattern": LABEL_KEY, "description": about});
+    let text = json_schema!({"type": "string", "minLength": 1, "maxLength": 316, "pattern": LABEL_KEY});
+    let key = |about: &str| {
+        let mut schema = text.clone();
+        schema.insert("description".to_owned(), about.into());
+        schema
+    };
     let last = "!self.exists(level, level.nodeLabel == 'kubernetes.io/hostname') \
                 || self[size(self) - 1].nodeLabel == 'kubernetes.io/hostname'";
     json_schema!({
@@ -58,7 +63,10 @@ fn levels(_: &mut SchemaGenerator) -> Schema {
                 "rule": "self.map(level, level.nodeLabel) == oldSelf.map(level, level.nodeLabel)",
                 "message": "the node labels may not change",
             },
-            {"rule": "self.all(i, size(self.filter(j, j.nodeLabel == i.nodeLabel)) == 1)", "message": "node labels must be distinct"},
+            {
+                "rule": "self.all(i, size(self.filter(j, j.nodeLabel == i.nodeLabel)) == 1)",
+                "message": "node labels must be distinct",
+            },
             {"rule": last, "message": "kubernetes.io/hostname may be the last level only"},
         ],
     })

@@ -11,6 +11,11 @@ use super::objects::{Item, Kind, Sorted};
 use super::unpack;
 use crate::problem::{Failure, Findings, Subject, plain};
 
+/// Levels of a YAML document. Schemas of CRDs, which may lie beside manifests, reach 60.
+const MAX_DEPTH: usize = 120;
+/// Enough for [`MAX_DEPTH`] in a build without optimisation.
+const STACK_BYTES: usize = 64 << 20;
+
 /// What says which kind an object is of.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -70,10 +75,12 @@ fn sort_one<'a>(version: &str, kind: &str, item: Item<'a>, sorted: &mut Sorted<'
 /// Sorts the objects of a YAML text. A document that is no YAML is one bad object.
 pub(super) fn split_yaml<'a>(name: &str, text: &'a str, sorted: &mut Sorted<'a>, findings: &mut Findings) {
     let documents = documents(text);
-    let trees: Vec<_> = if documents.len() > 1 {
-        documents.par_iter().map(|document| parse(document)).collect()
-    } else {
-        documents.iter().map(|document| parse(document)).collect()
+    // The parser recurses, up to `MAX_DEPTH`: further than the stack of an ordinary thread allows.
+    let pool = rayon::ThreadPoolBuilder::new().stack_size(STACK_BYTES).build();
+    let trees: Vec<_> = match pool {
+        Ok(pool) => pool.install(|| documents.par_iter().map(|document| parse(document, MAX_DEPTH)).collect()),
+        // No threads to be had: documents as deep as this thread can bear.
+        Err(_) => documents.iter().map(|document| parse(document, MAX_DEPTH / 4)).collect(),
     };
     for (number, tree) in trees.into_iter().enumerate() {
         match tree {
@@ -89,13 +96,13 @@ fn refuse(name: &str, number: usize, message: &str, findings: &mut Findings) {
     findings.bad(subject, "", String::new(), format!("a Kubernetes object in YAML ({message})"));
 }
 
-fn parse(document: &str) -> Result<Value, String> {
+fn parse(document: &str, max_depth: usize) -> Result<Value, String> {
     let mut budget = serde_saphyr::Budget::default();
     // A List of a whole cluster is one document; anchors stay at their default bounds, so that aliases cannot multiply.
     budget.max_events = usize::MAX;
     budget.max_nodes = usize::MAX;
     budget.max_total_scalar_bytes = usize::MAX;
-    budget.max_depth = 100;
+    budget.max_depth = max_depth;
     let mut options = serde_saphyr::Options::default();
     options.budget = Some(budget);
     options.with_snippet = false;

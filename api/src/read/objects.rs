@@ -108,8 +108,8 @@ impl<'a> Sorted<'a> {
     pub(super) fn read(&self, settings: &Settings, facts: &mut Facts, findings: &mut Findings, ticker: &Ticker<'_>) -> usize {
         let of = |kind| Items { kind, list: self.by_kind.get(&kind).map_or(&[][..], Vec::as_slice), ticker };
         let mut left = Left::default();
-        facts.nodes = left.count(of(Kind::Node).read(findings, |node: Node, f| nodes::read(node, settings, f)));
-        facts.pods = left.count(of(Kind::Pod).read(findings, |pod: Pod, f| pods::read(pod, settings, f).map(Box::new)));
+        facts.nodes = left.count(of(Kind::Node).read(findings, |node: &mut Node, f| nodes::read(node, settings, f)));
+        facts.pods = left.count(of(Kind::Pod).read(findings, |pod: &mut Pod, f| pods::read(pod, settings, f)));
         let queues = of(Kind::Queue).read(findings, |queue, f| queues::read(queue, settings, f));
         facts.queues = left.count(queues).into_iter().flatten().collect();
         let gangs = of(Kind::PodGroup).read(findings, |group, f| gangs::read(group, settings, f));
@@ -127,18 +127,18 @@ impl<'a> Sorted<'a> {
     }
 }
 
-fn priority_class(mut class: PriorityClass, findings: &mut Findings) -> Option<PriorityFacts> {
+fn priority_class(class: &mut PriorityClass, findings: &mut Findings) -> Option<PriorityFacts> {
     let name = cluster_name("PriorityClass", &mut class.metadata, findings)?;
     Some(PriorityFacts { name, value: class.value.unwrap_or(0), global_default: class.global_default.unwrap_or(false) })
 }
 
 /// Of a ConfigMap only the name is used; its data is not even decoded.
-fn config_map(mut map: crate::crds::Object<serde::de::IgnoredAny>, findings: &mut Findings) -> Option<ObjectName> {
+fn config_map(map: &mut crate::crds::Object<serde::de::IgnoredAny>, findings: &mut Findings) -> Option<ObjectName> {
     object_name("ConfigMap", &mut map.metadata, findings)
 }
 
 /// Topologies are checked by the CRD's rules; placing by them comes later.
-fn topology(mut topology: crate::crds::Object<TopologySpec>, findings: &mut Findings) -> Option<()> {
+fn topology(topology: &mut crate::crds::Object<TopologySpec>, findings: &mut Findings) -> Option<()> {
     const HOSTNAME: &str = "kubernetes.io/hostname";
     let name = cluster_name("Topology", &mut topology.metadata, findings)?;
     let subject = Subject { kind: "Topology", namespace: "", name: &name };
@@ -167,8 +167,8 @@ fn topology(mut topology: crate::crds::Object<TopologySpec>, findings: &mut Find
 
 /// Whether a slice has devices of a GPU driver on one node (semantics.md §1.5).
 #[expect(clippy::unnecessary_wraps, reason = "readers of all kinds have one shape")]
-fn offers_gpus(slice: ResourceSlice, _: &mut Findings) -> Option<bool> {
-    let spec = slice.spec;
-    let devices = spec.devices.is_some_and(|devices| !devices.is_empty());
+fn offers_gpus(slice: &mut ResourceSlice, _: &mut Findings) -> Option<bool> {
+    let spec = &slice.spec;
+    let devices = spec.devices.as_ref().is_some_and(|devices| !devices.is_empty());
     Some(devices && spec.node_name.is_some() && spec.driver.to_lowercase().contains("gpu"))
 }

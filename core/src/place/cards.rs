@@ -66,7 +66,9 @@ fn decide(
     let whole = tables.nodes.soon[GPU.at()][node];
     let whole = if whole < 0 { return None } else { u32::try_from(whole).unwrap_or(u32::MAX) };
     let mut taken = Taken { last: None, waits: false, count: 0 };
-    let opened_first = if order == CardOrder::Spread { devices.min(whole) } else { 0 };
+    // Each card that is opened needs a pod slot beside the pod's own; where there is none, spreading ends.
+    let slots_left = u32::try_from((tables.nodes.soon[PODS.at()][node] - 1).max(0)).unwrap_or(u32::MAX);
+    let opened_first = if order == CardOrder::Spread { devices.min(whole).min(slots_left) } else { 0 };
     while taken.count + opened_first < devices {
         let Some(group) = next_card(tables, order, node, card, mib, taken.last) else { break };
         taken.waits |= tables.gpus.room_now(group, card) < mib;

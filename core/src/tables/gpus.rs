@@ -3,7 +3,7 @@
 //! The ledger is exact MiB. A group takes one whole GPU of its node from idle as soon as somebody holds a part of it, and one
 //! from soon as soon as somebody keeps a part of it (semantics.md §1.5.1 in closed form).
 
-use crate::index::{Col, GroupIdx, NodeIdx};
+use crate::index::{Col, GroupIdx, Idx, NodeIdx};
 use crate::snapshot::Snapshot;
 
 /// One row a shared card; `last_on` and `room` one cell a node.
@@ -26,6 +26,8 @@ pub struct Gpus {
     pub keepers: Col<GroupIdx, u32>,
     /// The group of the highest index on each node; follow `before` for the others. Written by `open` and `close`.
     pub last_on: Col<NodeIdx, Option<GroupIdx>>,
+    /// Groups that were shared when the cycle began: their reservation pods are among the pods. Fixed.
+    pub at_start: usize,
     /// The most MiB that a kept group of the node still has room for; -1 if no group of it is kept. Written by the ledger.
     pub room: Col<NodeIdx, i64>,
 }
@@ -44,6 +46,13 @@ impl Gpus {
         for &node in rows.groups.iter() {
             self.open(node);
         }
+        self.at_start = self.node.len();
+    }
+
+    /// Whether the group's reservation pod is still to come, and takes a pod slot beside those of its users.
+    #[must_use]
+    pub fn awaits_reservation(&self, group: GroupIdx) -> bool {
+        group.at() >= self.at_start
     }
 
     /// A card that is not shared yet is to be: a new row.

@@ -158,8 +158,11 @@ impl Tables {
         if let Some(mib) = self.classes.mib_on(class, self.nodes.card_mib[node]) {
             for &group in groups {
                 let taken = self.gpus.charge(group, mib, holds, keeps, sign);
-                self.nodes.take(nodes::GPU, node, taken.held, true, false);
-                self.nodes.take(nodes::GPU, node, taken.kept, false, true);
+                let slot = self.gpus.awaits_reservation(group).then_some(nodes::PODS);
+                for dim in std::iter::once(nodes::GPU).chain(slot) {
+                    self.nodes.take(dim, node, taken.held, true, false);
+                    self.nodes.take(dim, node, taken.kept, false, true);
+                }
             }
             self.gpus.refresh_room(node, self.nodes.card_mib[node]);
         }

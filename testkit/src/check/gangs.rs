@@ -35,9 +35,8 @@ impl Counting {
 
 /// How many of a leaf's pods count.
 pub(super) fn pods_of(after: &After<'_>, leaf: SubgroupIdx, counting: Counting) -> u32 {
-    let pods = after.pods.entries().filter(|(pod, at)| {
-        after.rows.pods[*pod].subgroup == Some(leaf) && counting.counts(at.status)
-    });
+    let pods =
+        after.pods.entries().filter(|(pod, at)| after.rows.pods[*pod].subgroup == Some(leaf) && counting.counts(at.status));
     u32::try_from(pods.count()).expect("few pods")
 }
 
@@ -156,8 +155,7 @@ fn check_start(after: &After<'_>, gang: GangIdx, wrong: &mut Vec<String>) {
 
 /// Nobody waits for what is free, unless somebody of the same gang has to.
 fn check_promises(after: &After<'_>, gang: GangIdx, decided: &[PodIdx], wrong: &mut Vec<String>) {
-    let promised: Vec<PodIdx> =
-        decided.iter().copied().filter(|&pod| after.pods[pod].status == PodStatus::Pipelined).collect();
+    let promised: Vec<PodIdx> = decided.iter().copied().filter(|&pod| after.pods[pod].status == PodStatus::Pipelined).collect();
     if !promised.is_empty() && could_all_start(after, &promised) {
         wrong.push(format!("{gang:?}: {promised:?} wait for what is free"));
     }

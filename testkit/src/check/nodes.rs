@@ -69,15 +69,17 @@ pub(super) fn used(after: &After<'_>, pods: &Col<PodIdx, At>, counts: fn(PodStat
     }
     for used in all.as_mut_slice() {
         used.amounts[GPU] += i64::try_from(used.cards.len()).expect("few cards");
+        // The reservation pod of a card that was not shared before is still to come.
+        let new = used.cards.keys().filter(|group| group.at() >= after.rows.groups.len()).count();
+        used.amounts[PODS] += i64::try_from(new).expect("few cards");
     }
     all
 }
 
 /// The pods as they were when the cycle began.
 pub(super) fn at_start(after: &After<'_>) -> Col<PodIdx, At> {
-    let groups = |row: &muster_core::snapshot::PodRow| {
-        after.rows.pod_groups[row.groups.0 as usize..row.groups.1 as usize].to_vec()
-    };
+    let groups =
+        |row: &muster_core::snapshot::PodRow| after.rows.pod_groups[row.groups.0 as usize..row.groups.1 as usize].to_vec();
     after.rows.pods.iter().map(|row| At { status: row.status, node: row.node, groups: groups(row) }).collect()
 }
 

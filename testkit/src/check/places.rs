@@ -5,7 +5,7 @@ use muster_core::explain::Refusal;
 use muster_core::index::{ClassIdx, Col, KeyIdx, LabelIdx, NodeIdx, PodIdx};
 use muster_core::snapshot::{Blocked, GpuRequest, Mig, PodRow, Requirement, Snapshot};
 
-use super::nodes::{Used, asked, offered, used};
+use super::nodes::{GPU, Used, asked, offered, used};
 use super::{After, holds};
 
 pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
@@ -117,6 +117,8 @@ fn start_together(after: &After<'_>, now: &Col<NodeIdx, Used>, promised: &[PodId
             good &= need == 0 || offered[dim] - used.amounts[dim] >= need;
             used.amounts[dim] += need;
         }
+        // Where more GPUs are in use than there are, one of the cards is not there.
+        good &= after.pods[pod].groups.is_empty() || offered[GPU] >= used.amounts[GPU];
         for group in &after.pods[pod].groups {
             let mib = after.mib(after.class(pod), node).unwrap_or(0);
             good &= used.cards.get_mut(group).is_some_and(|card| {

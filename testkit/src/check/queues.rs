@@ -1,5 +1,5 @@
-//! Limits and quotas of work that may not be evicted hold at every level (semantics.md §6.3), and the report says what queues hold
-//! (semantics.md §3.1, §3.2).
+//! Limits, and quotas of work that may not be evicted, hold at every level (semantics.md §6.3), and the report says what queues
+//! hold (semantics.md §3.1, §3.2).
 
 use muster_core::index::{Col, GangIdx, PodIdx, QueueIdx};
 use muster_core::snapshot::{PodStatus, Snapshot};
@@ -25,7 +25,10 @@ pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
         for (name, bound, before, now) in bounds {
             for r in Resource::ALL {
                 if after.rows.config.plugins.proportion && bound[r] != UNLIMITED && now[r] > before[r] && now[r] > bound[r] {
-                    wrong.push(format!("{queue:?}: {r:?}: holds {} with a {name} of {}, {} at the start", now[r], bound[r], before[r]));
+                    wrong.push(format!(
+                        "{queue:?}: {r:?}: holds {} with a {name} of {}, {} at the start",
+                        now[r], bound[r], before[r]
+                    ));
                 }
             }
         }

@@ -2,8 +2,8 @@
 
 use muster_core::index::{ClassIdx, Col, GangIdx, GroupIdx, Idx, LabelIdx, NodeIdx, PodIdx, QueueIdx, Span, SubgroupIdx};
 use muster_core::snapshot::{
-    ClassRow, ExtraDim, GangRow, GpuRequest, LabelRow, NoQueue, PodRow, PodStatus, QueueRow, Requirement, Snapshot,
-    SubgroupKind, SubgroupRow,
+    ClassRow, ExtraDim, GangRow, GpuRequest, LabelRow, NoQueue, PodRow, PodStatus, QueueRow, Requirement, Snapshot, SubgroupKind,
+    SubgroupRow,
 };
 
 use super::{Draft, GangDraft, MIG_GPUS, PodDraft, QueueDraft, QueuePick, SIZES, TAINTS, TreeDraft, ZONES};

@@ -13,7 +13,7 @@ use muster_core::config::Config;
 use muster_core::index::{ClassIdx, Idx, PodIdx};
 use muster_core::snapshot::{ClassRow, NodeRow, PodStatus, QueueRow, Snapshot, TaskPriority};
 
-pub use strategy::{drafts, plain_drafts};
+pub use strategy::{drafts, plain_drafts, shared_drafts};
 
 /// Resources beside cpu, memory, GPUs and pods: one that no queue counts, two kinds of MIG instances.
 pub const MIG_GPUS: [u32; 3] = [0, 1, 3];

@@ -13,15 +13,38 @@ const GIB: i64 = 1 << 30;
 
 /// Clusters with everything that rows can say.
 pub fn drafts() -> impl Strategy<Value = Draft> {
-    (
-        config(),
-        vec(node(), 1..=40),
-        vec(queue(), 1..=8),
-        vec(class(), 1..=10),
-        vec(gang(), 0..=16),
-        vec(pod(Loose::Yes), 0..=8),
-    )
+    (config(), vec(node(), 1..=40), vec(queue(), 1..=8), vec(class(), 1..=10), vec(gang(), 0..=16), vec(pod(Loose::Yes), 0..=8))
         .prop_map(|(config, nodes, queues, classes, gangs, loose)| Draft { config, nodes, queues, classes, gangs, loose })
+}
+
+/// Clusters where all work shares cards of different sizes, below small quotas and limits: what a pod counts for depends on the
+/// card that it gets.
+pub fn shared_drafts() -> impl Strategy<Value = Draft> {
+    let portions = vec((1i64..=40, prop_oneof![3 => Just(1u32), 1 => Just(2u32)], any::<bool>()), 10);
+    (drafts(), portions).prop_map(|(mut draft, portions)| {
+        draft.config.plugins = Plugins::ALL;
+        draft.config.restrict_nodes = false;
+        for node in &mut draft.nodes {
+            node.row = NodeRow { ready: true, mig: Mig::Off, gpus: node.row.gpus.max(1), pods: 30, ..node.row.clone() };
+            node.taints = 0;
+        }
+        for (class, (part, devices, sized)) in draft.classes.iter_mut().zip(portions) {
+            let gpu = if sized {
+                GpuRequest::Memory { mib: part * 250, devices }
+            } else {
+                GpuRequest::Fraction { portion: part * MICRO_PER_GPU / 40, devices }
+            };
+            *class = ClassRow { gpu, ..ClassRow::default() };
+        }
+        for queue in &mut draft.queues {
+            for bounds in [&mut queue.row.quota, &mut queue.row.limit] {
+                let gpus = &mut bounds.0[2];
+                *gpus = if *gpus == UNLIMITED { UNLIMITED } else { *gpus % (3 * MICRO_PER_GPU) };
+                (bounds.0[0], bounds.0[1]) = (UNLIMITED, UNLIMITED);
+            }
+        }
+        draft
+    })
 }
 
 /// Tiny clusters of whole GPUs where a gang's chance does not depend on where others went: one class, one unlimited queue, pod
@@ -109,11 +132,17 @@ fn plugins() -> impl Strategy<Value = Plugins> {
 
 fn node() -> impl Strategy<Value = NodeDraft> {
     let size = (0i64..=64, 0i64..=128, prop_oneof![1 => Just(0i64), 4 => 1i64..=8], prop_oneof![1 => 0i64..=4, 3 => 5i64..=30]);
-    let cards = prop_oneof![4 => Just(Some(40_000)), 2 => Just(Some(46_068)), 1 => Just(Some(100)), 2 => Just(None)];
+    let cards = prop_oneof![
+        3 => Just(Some(40_000)),
+        2 => Just(Some(46_068)),
+        3 => Just(Some(10_000)),
+        1 => Just(Some(100)),
+        2 => Just(None),
+    ];
     let mig = prop_oneof![12 => Just(Mig::Off), 1 => Just(Mig::Single), 1 => Just(Mig::Mixed), 1 => Just(Mig::Unknown)];
     let flags = (0u8..10, any::<bool>(), any::<bool>());
-    (size, cards, mig, extra(8), flags, option(ZONES), option(SIZES.len()), prop_oneof![5 => Just(0u8), 1 => 0u8..4])
-        .prop_map(|((cpu, memory, gpus, pods), card_mib, mig, extra, (ready, gpu_worker, cpu_worker), zone, size, taints)| {
+    (size, cards, mig, extra(8), flags, option(ZONES), option(SIZES.len()), prop_oneof![5 => Just(0u8), 1 => 0u8..4]).prop_map(
+        |((cpu, memory, gpus, pods), card_mib, mig, extra, (ready, gpu_worker, cpu_worker), zone, size, taints)| {
             let row = NodeRow {
                 cpu: cpu * 1000,
                 memory: memory * GIB,
@@ -128,7 +157,8 @@ fn node() -> impl Strategy<Value = NodeDraft> {
                 cpu_worker,
             };
             NodeDraft { row, zone, size, taints }
-        })
+        },
+    )
 }
 
 fn option(below: usize) -> impl Strategy<Value = Option<usize>> {
@@ -162,7 +192,9 @@ fn queue() -> impl Strategy<Value = QueueDraft> {
 }
 
 fn bounded(of: std::ops::Range<i64>, unit: i64) -> impl Strategy<Value = i64> {
-    prop_oneof![2 => Just(UNLIMITED), 1 => of.prop_map(move |n| n * unit)]
+    // One less than what pods add up to is a bound like any other.
+    let odd = prop_oneof![2 => Just(0i64), 1 => Just(1)];
+    prop_oneof![2 => Just(UNLIMITED), 1 => (of, odd).prop_map(move |(n, less)| (n * unit - less).max(0))]
 }
 
 fn class() -> impl Strategy<Value = ClassRow> {
@@ -171,7 +203,7 @@ fn class() -> impl Strategy<Value = ClassRow> {
         3 => Just(GpuRequest::None),
         4 => (1u32..=4).prop_map(GpuRequest::Whole),
         3 => (portion, devices()).prop_map(|(portion, devices)| GpuRequest::Fraction { portion, devices }),
-        2 => (1i64..=50_000, devices()).prop_map(|(mib, devices)| GpuRequest::Memory { mib, devices }),
+        2 => (prop_oneof![3 => 1i64..=10_000, 1 => 1i64..=50_000], devices()).prop_map(|(mib, devices)| GpuRequest::Memory { mib, devices }),
     ];
     let mig = prop_oneof![8 => Just(vec![]), 1 => extra(2)];
     let blocked = prop_oneof![20 => Just(None), 1 => Just(Some(Blocked::MissingConfigMap)), 1 => Just(Some(Blocked::LegacyMig))];
