@@ -242,7 +242,8 @@ fn bad_fields_of_nodes_queues_and_settings_are_named() {
             r#"Node n1: status.allocatable.memory: "1e40": expected a quantity below 2^63 (about 9.2E)"#,
         ),
         ("/rawObjects/nodes/0/metadata/name", json!("N 1"), r#"Node N 1: metadata.name: "N 1": expected lower-case letters"#),
-        ("/rawObjects/nodes/0/metadata/name", Value::Null, r#"Node #0: metadata.name"#),
+        ("/rawObjects/nodes/0/metadata/name", Value::Null, r#"Node #0: metadata.name: "": expected lower-case letters"#),
+        ("/rawObjects/pods/0/metadata/name", Value::Null, r#"Pod ml/#0: metadata.name: "": expected lower-case letters"#),
         (
             "/rawObjects/queues/0/spec/resources/gpu/quota",
             json!("4"),

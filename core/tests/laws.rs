@@ -22,7 +22,8 @@ use muster_core::statement::Statement;
 use muster_core::tables::Tables;
 use muster_core::verify;
 use muster_testkit::check::check;
-use muster_testkit::rows::{drafts, plain_drafts, shared_drafts, with_own_classes};
+use muster_testkit::rows::{Draft, drafts, plain_drafts, shared_drafts, with_own_classes};
+use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
@@ -32,6 +33,10 @@ fn cases(cases: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { cases };
     ProptestConfig { cases, failure_persistence: Some(Box::new(kept)), max_shrink_iters: 20_000, ..default }
+}
+
+fn all_drafts() -> impl Strategy<Value = Draft> {
+    prop_oneof![3 => drafts(), 1 => shared_drafts()]
 }
 
 fn run(rows: &Snapshot) -> Outcome {
@@ -51,7 +56,7 @@ proptest! {
     #![proptest_config(cases(1024))]
 
     #[test]
-    fn the_checker_finds_nothing(draft in prop_oneof![3 => drafts(), 1 => shared_drafts()]) {
+    fn the_checker_finds_nothing(draft in all_drafts()) {
         let rows = draft.snapshot();
         let wrong = check(&rows, &run(&rows));
         prop_assert!(wrong.is_empty(), "{wrong:#?}");
@@ -89,7 +94,7 @@ proptest! {
     }
 
     #[test]
-    fn the_index_is_the_scan(draft in prop_oneof![2 => drafts(), 1 => shared_drafts()], steps in proptest::collection::vec(any::<Step>(), 1..60)) {
+    fn the_index_is_the_scan(draft in all_drafts(), steps in vec(any::<Step>(), 1..60)) {
         let rows = draft.snapshot();
         let mut bench = Bench::new(&rows);
         for step in steps {
@@ -99,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_is_the_one_lined_up_anew(draft in drafts(), steps in proptest::collection::vec((0usize..4, any::<bool>()), 1..40)) {
+    fn the_order_is_the_one_lined_up_anew(draft in drafts(), steps in vec((0usize..4, any::<bool>()), 1..40)) {
         compare_orders(&draft.snapshot(), &steps)?;
     }
 
@@ -207,8 +212,8 @@ impl Bench {
     }
 }
 
-/// Turns with placements between them, some gangs lining up again: whose turn it is, is what a new line-up says. A step is how many
-/// pods of the gang are placed, and whether it lines up again.
+/// Turns with placements between them, some gangs lining up again: whose turn it is, is what a new line-up says. A step is how
+/// many pods of the gang are placed, and whether it lines up again.
 fn compare_orders(rows: &Snapshot, steps: &[(usize, bool)]) -> Result<(), TestCaseError> {
     let mut bench = Bench::new(rows);
     let arena = bumpalo::Bump::new();

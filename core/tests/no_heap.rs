@@ -21,7 +21,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Clusters that are drawn.
-const CLUSTERS: usize = 24;
+const CLUSTERS: usize = 80;
 /// Nodes that each has at least.
 const NODES_MIN: usize = 200;
 /// Cycles before the one that is counted.

@@ -62,8 +62,11 @@ impl Items<'_> {
                         }
                     }
                 }
-                for nameless in found.bad[before..].iter_mut().filter(|problem| problem.object.is_empty()) {
-                    nameless.object = format!("#{number}");
+                for problem in &mut found.bad[before..] {
+                    // An object without name is told by its place in the list.
+                    if problem.object.is_empty() || problem.object.ends_with('?') {
+                        problem.object = format!("{}#{number}", problem.object.trim_end_matches('?'));
+                    }
                 }
             }
             self.ticker.tick(bytes);

@@ -131,7 +131,8 @@ fn plugins() -> impl Strategy<Value = Plugins> {
 }
 
 fn node() -> impl Strategy<Value = NodeDraft> {
-    let size = (0i64..=64, 0i64..=128, prop_oneof![1 => Just(0i64), 4 => 1i64..=8], prop_oneof![1 => 0i64..=4, 3 => 5i64..=30]);
+    let (gpus, slots) = (prop_oneof![1 => Just(0i64), 4 => 1i64..=8], prop_oneof![1 => 0i64..=4, 3 => 5i64..=30]);
+    let size = (0i64..=64, 0i64..=128, gpus, slots);
     let cards = prop_oneof![
         3 => Just(Some(40_000)),
         2 => Just(Some(46_068)),
@@ -199,14 +200,16 @@ fn bounded(of: std::ops::Range<i64>, unit: i64) -> impl Strategy<Value = i64> {
 
 fn class() -> impl Strategy<Value = ClassRow> {
     let portion = prop_oneof![Just(500_000i64), Just(250_000), Just(333_333), Just(62_500), Just(1_000_000), 1i64..1_000_000];
+    let mib = prop_oneof![3 => 1i64..=10_000, 1 => 1i64..=50_000];
     let gpu = prop_oneof![
         3 => Just(GpuRequest::None),
         4 => (1u32..=4).prop_map(GpuRequest::Whole),
         3 => (portion, devices()).prop_map(|(portion, devices)| GpuRequest::Fraction { portion, devices }),
-        2 => (prop_oneof![3 => 1i64..=10_000, 1 => 1i64..=50_000], devices()).prop_map(|(mib, devices)| GpuRequest::Memory { mib, devices }),
+        2 => (mib, devices()).prop_map(|(mib, devices)| GpuRequest::Memory { mib, devices }),
     ];
     let mig = prop_oneof![8 => Just(vec![]), 1 => extra(2)];
-    let blocked = prop_oneof![20 => Just(None), 1 => Just(Some(Blocked::MissingConfigMap)), 1 => Just(Some(Blocked::LegacyMig))];
+    let blocked = prop_oneof![Just(Blocked::MissingConfigMap), Just(Blocked::LegacyMig)];
+    let blocked = prop_oneof![10 => Just(None), 1 => blocked.prop_map(Some)];
     let places = (few(requirement()), prop_oneof![4 => Just(None), 1 => vec(vec(requirement(), 0..3), 0..3).prop_map(Some)]);
     (0i64..=16, 0i64..=16, gpu, mig, places, 0u8..4, blocked).prop_map(
         |(cpu, memory, gpu, extra, (selector, affinity), tolerated, blocked)| {
