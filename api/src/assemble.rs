@@ -4,7 +4,7 @@
 //! missing ConfigMaps, GPU groups. The result does not depend on the order in which objects arrived.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ahash::{AHashMap, AHashSet};
 use jiff::Timestamp;
@@ -238,6 +238,7 @@ impl Builder<'_> {
             self.nodes.iter().enumerate().map(|(n, node)| (node.name.as_str(), NodeIdx::new(n))).collect();
         let binds = live_binds(std::mem::take(&mut facts.binds), &nodes);
         let mut unconsidered = Unconsidered::default();
+        let mut strays = Strays::default();
         for pod in std::mem::take(&mut facts.pods) {
             if pod.phase == Phase::Failed {
                 continue;
@@ -251,6 +252,7 @@ impl Builder<'_> {
             };
             let holds = node.is_some() && is_active(status);
             if gang.is_none() && !holds {
+                strays.count(&pod, status);
                 continue;
             }
             unconsidered.count(&pod, gang, status);
@@ -262,6 +264,7 @@ impl Builder<'_> {
             self.rows.pods.push(draft);
         }
         unconsidered.report(facts, &gang_facts, self.settings, findings);
+        strays.report(findings);
         self.rows.gang_facts = gang_facts;
     }
 
@@ -333,6 +336,43 @@ fn live_binds(binds: Vec<BindFacts>, nodes: &AHashMap<&str, NodeIdx>) -> AHashMa
         }
     }
     live
+}
+
+/// Pending pods whose pod group is not there: nobody would ever place them, and nobody would say so (users.md, 24).
+#[derive(Default)]
+struct Strays {
+    pods: usize,
+    groups: BTreeSet<ObjectName>,
+}
+
+impl Strays {
+    /// Pod groups that the warning names.
+    const NAMED: usize = 3;
+
+    fn count(&mut self, pod: &PodFacts, status: PodStatus) {
+        if let (Some(group), PodStatus::Pending, false) = (&pod.gang, status, pod.foreign) {
+            self.pods += 1;
+            self.groups.insert(ObjectName { namespace: pod.name.namespace.clone(), name: group.clone() });
+        }
+    }
+
+    fn report(&self, findings: &mut Findings) {
+        if self.pods == 0 {
+            return;
+        }
+        let mut named: Vec<String> = self.groups.iter().take(Self::NAMED).map(ToString::to_string).collect();
+        if self.groups.len() > Self::NAMED {
+            named.push("…".to_owned());
+        }
+        let subject = Subject { kind: "Pod", namespace: "", name: "" };
+        let note = format!(
+            "pending pods name pod groups ({} pods, {} groups) that are not in this shard, and are not placed: create them, or give them this shard's \
+             node-pool label",
+            self.pods,
+            self.groups.len()
+        );
+        findings.warn(subject, "metadata.annotations.pod-group-name", named.join(", "), note);
+    }
 }
 
 /// What pending pods need and this version does not consider: one warning for each kind of thing.
