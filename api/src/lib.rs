@@ -9,6 +9,8 @@
 //! | text → facts | `pods`, `nodes`, `queues`, `gangs`, `settings` | one object at a time |
 //! | facts → rows | `assemble`, `classes` | all objects, indices |
 //!
+//! A cluster that is watched goes the same way, object by object: [`live::Live`].
+//!
 //! Kubernetes' own arithmetic is in [`quantity`], `requests`, `selector`; KAI's GPU vocabulary in `gpu`.
 
 #![forbid(unsafe_code)]
@@ -16,6 +18,8 @@
 
 pub mod crds;
 pub mod duration;
+pub mod live;
+pub mod manifests;
 pub mod names;
 pub mod problem;
 pub mod quantity;

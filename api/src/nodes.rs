@@ -21,7 +21,7 @@ const GPU_MEMORY: &str = "nvidia.com/gpu.memory";
 const GPU_COUNT: &str = "nvidia.com/gpu.count";
 
 /// A node without indices.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NodeFacts {
     pub(crate) name: String,
     /// `extra` is empty here, see below.
@@ -33,7 +33,7 @@ pub(crate) struct NodeFacts {
 }
 
 /// What becomes of a Node object.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum NodeRead {
     /// A node of this shard.
     Ours(Box<NodeFacts>),

@@ -133,7 +133,7 @@ impl Subject<'_> {
 }
 
 /// What was found so far.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) bad: Vec<Problem>,
     pub(crate) warnings: Vec<Problem>,

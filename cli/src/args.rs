@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use jiff::Timestamp;
+use muster_api::manifests::Role;
 use muster_testkit::generate::Mix;
 
 const EXIT_CODES: &str = "\
@@ -62,6 +63,12 @@ pub(crate) enum Command {
     /// Generate a cluster in memory, plan one cycle, and show the result with the time of each stage
     #[command(after_help = format!("{DEMO_EXAMPLES}\n\n{EXIT_CODES}"))]
     Demo(Demo),
+    /// Print the CustomResourceDefinitions (KAI's, field for field) as YAML
+    #[command(after_help = format!("{CRDS_EXAMPLES}\n\n{EXIT_CODES}"))]
+    Crds,
+    /// Print what an installation consists of as YAML: namespaces, CRDs, priority classes, rights, deployment
+    #[command(after_help = format!("{MANIFESTS_EXAMPLES}\n\n{EXIT_CODES}"))]
+    Manifests(Manifests),
     /// Print completions for a shell
     #[command(after_help = format!("{COMPLETION_EXAMPLES}\n\n{EXIT_CODES}"))]
     Completions {
@@ -119,6 +126,20 @@ const DEMO_EXAMPLES: &str = "\
 Examples:
   muster demo
   muster demo --nodes 12500 --seed 7";
+
+const CRDS_EXAMPLES: &str = "\
+Examples:
+  muster crds | kubectl apply --server-side -f -";
+
+const MANIFESTS_EXAMPLES: &str = "\
+Examples:
+  muster manifests | kubectl apply -f -
+  muster manifests --roles scheduler,binder     only these parts, with only their rights
+  muster manifests --defaults | kubectl apply -f -
+
+A scheduler that finds no queue at all makes the default ones (default-parent-queue,
+default-queue) and the default shard; --defaults prints these instead of the installation,
+for whoever keeps all objects in files. They need the CRDs to be there.";
 
 const COMPLETION_EXAMPLES: &str = "\
 Examples:
@@ -259,6 +280,22 @@ pub(crate) struct Openb {
     /// Where to write; `-` for standard output, which is the default when it is not a terminal
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(ClapArgs, Debug)]
+pub(crate) struct Manifests {
+    /// Namespace of the deployment
+    #[arg(long, value_name = "NAME", default_value = "muster")]
+    pub(crate) namespace: String,
+    /// Image of the deployment
+    #[arg(long, value_name = "IMAGE", default_value = concat!("muster:", env!("CARGO_PKG_VERSION")))]
+    pub(crate) image: String,
+    /// What the deployment does; it gets the rights that these need, and no others
+    #[arg(long, value_name = "A,B,…", value_delimiter = ',', default_values_t = Role::ALL)]
+    pub(crate) roles: Vec<Role>,
+    /// Print the default queues and the default shard instead
+    #[arg(long, conflicts_with_all = ["namespace", "image", "roles"])]
+    pub(crate) defaults: bool,
 }
 
 #[derive(ClapArgs, Debug)]

@@ -13,6 +13,7 @@ mod generate;
 mod group_names;
 mod import;
 mod input;
+mod manifests;
 mod plan;
 mod sink;
 mod text;
@@ -45,6 +46,8 @@ fn run(command: Command, started: Instant) -> Result<(), fault::Fault> {
         Command::Generate(args) => generate::run(&args),
         Command::Import { source: args::Import::Openb(args) } => import::run(&args),
         Command::Demo(args) => demo::run(&args, started),
+        Command::Crds => manifests::print_crds(),
+        Command::Manifests(args) => manifests::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut <Args as clap::CommandFactory>::command(), "muster", &mut script);

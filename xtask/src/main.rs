@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod corpus;
+mod e2e;
 mod repo;
 mod stages;
 mod tidy;
@@ -27,7 +28,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Everything that CI runs: format, clippy, tidy, tests, docs, the baseline build, the release build and the corpus.
+    /// Everything that CI runs: format, clippy, tidy, tests, docs, the baseline build, the release build, the corpus, and
+    /// a real control plane.
     Test {
         /// Go on after a failing stage; the exit code still tells.
         #[arg(long)]
@@ -49,6 +51,8 @@ enum Command {
         #[arg(long, default_value_t = 5)]
         show_failures: u32,
     },
+    /// The tests on a real control plane (etcd, kube-apiserver, kube-controller-manager, kwok; built once with Go, on loopback).
+    E2e(e2e::Arguments),
     /// The benchmarks (docs/perf/README.md). What follows `--` goes to criterion.
     Bench {
         /// Arguments for `cargo bench`.
@@ -71,6 +75,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Command::Lint => Ok(stages::run_all(&repo, stages::LINT, true)),
         Command::Tidy => tidy::report(&repo),
         Command::Corpus { folders, show_failures } => corpus::report(&repo, &folders, show_failures),
+        Command::E2e(arguments) => e2e::run_some(&repo, &arguments),
         Command::Bench { arguments } => {
             repo::run(repo.cargo(["bench", "--package", "muster-benches"]).args(arguments))?;
             Ok(ExitCode::SUCCESS)

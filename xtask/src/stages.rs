@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::repo::{Repo, answers, run, run_watched};
-use crate::{corpus, tidy};
+use crate::{corpus, e2e, tidy};
 
 /// What a stage that did not fail has to say.
 pub(crate) enum Verdict {
@@ -36,6 +36,7 @@ pub(crate) const TEST: &[Stage] = &[
     ("release", release),
     ("demo", demo),
     ("corpus", corpus::stage),
+    ("e2e", e2e::stage),
 ];
 
 /// What an editor could have shown.
@@ -151,7 +152,7 @@ impl Tally {
 }
 
 /// `cargo test` with a count. No test at all is a failure: a stage that cannot fail is none.
-fn counted_tests(command: &mut std::process::Command) -> Result<Verdict> {
+pub(crate) fn counted_tests(command: &mut std::process::Command) -> Result<Verdict> {
     let mut tally = Tally::default();
     run_watched(command, |line| tally.see(line))?;
     if tally.passed == 0 {

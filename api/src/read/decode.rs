@@ -87,6 +87,12 @@ impl Items<'_> {
     }
 }
 
+/// One object by itself, as a watch tells it.
+pub(crate) fn decode_tree<T: DeserializeOwned>(kind: Kind, tree: Value, findings: &mut Findings) -> Option<T> {
+    let item = Item::Tree(tree);
+    item.decode().ok().or_else(|| item.decode_again(kind, 0, findings))
+}
+
 impl Item<'_> {
     fn len(&self) -> usize {
         match self {

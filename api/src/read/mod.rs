@@ -23,6 +23,9 @@ use crate::problem::{Failure, Findings, Problem, Problems, Subject, show_json};
 use crate::settings::Settings;
 use objects::Sorted;
 
+pub(crate) use decode::decode_tree;
+pub(crate) use objects::{Kind, priority_class as read_priority_class};
+
 /// How to read.
 #[derive(Default)]
 pub struct Options<'a> {

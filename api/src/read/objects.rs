@@ -21,7 +21,7 @@ use crate::{gangs, nodes, pods, queues};
 
 /// The kinds that a snapshot holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Pod,
     Node,
     Queue,
@@ -32,6 +32,8 @@ pub(super) enum Kind {
     Topology,
     ResourceSlice,
     NodeResourceTopology,
+    /// In a watched cluster only.
+    SchedulingShard,
     /// Known, but nothing in it is used yet.
     Unused,
 }
@@ -50,6 +52,7 @@ impl Kind {
             Self::Topology => "Topology",
             Self::ResourceSlice => "ResourceSlice",
             Self::NodeResourceTopology => "NodeResourceTopology",
+            Self::SchedulingShard => "SchedulingShard",
             Self::Unused => "object",
         }
     }
@@ -147,7 +150,8 @@ impl<'a> Sorted<'a> {
     }
 }
 
-fn priority_class(class: &mut PriorityClass, findings: &mut Findings) -> Option<PriorityFacts> {
+/// Reads one PriorityClass; `None` if something in it is bad.
+pub(crate) fn priority_class(class: &mut PriorityClass, findings: &mut Findings) -> Option<PriorityFacts> {
     let name = cluster_name("PriorityClass", &mut class.metadata, findings)?;
     Some(PriorityFacts { name, value: class.value.unwrap_or(0), global_default: class.global_default.unwrap_or(false) })
 }

@@ -37,6 +37,7 @@ const ROOMS: &[Room] = &[
     room(CONTROLLER, &[CORE, API], &[TESTKIT, SIM]),
     room("muster", &[KERNELS, CORE, API, TESTKIT, SIM, CONTROLLER], &[]),
     room("muster-benches", &[KERNELS, CORE, API, TESTKIT, SIM, CONTROLLER], &[]),
+    room("muster-e2e", &[API, CONTROLLER, TESTKIT], &[]),
     room("muster-fuzz", &[KERNELS, CORE, API, TESTKIT], &[]),
     room("xtask", &[], &[]),
 ];

@@ -1,0 +1,20 @@
+//! Muster on a live cluster: the only room that knows a client, a runtime, and time.
+//!
+//! | module | does |
+//! |---|---|
+//! | [`client`] | a connection, from a kubeconfig or from inside the cluster |
+//! | [`discovery`] | what this server is and serves |
+//! | [`defaults`] | the queues and the shard that a fresh installation begins with |
+//! | [`watch`] | one kind of objects, followed for ever: list, watch, resume, begin again |
+//! | [`feed`] | all kinds, folded into [`muster_api::live::Live`]; whether what is known may be decided on |
+//!
+//! Nothing is decided here: rows go to `core`, and its outcome is carried out.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod client;
+pub mod defaults;
+pub mod discovery;
+pub mod feed;
+pub mod watch;

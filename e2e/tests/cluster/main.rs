@@ -1,0 +1,49 @@
+//! Tests on a real control plane, one after another; `cargo xtask e2e` runs them.
+//!
+//! A harness of our own, because a control plane that many tests share has to be stopped when the last one is done. A test that
+//! disturbs the servers starts its own.
+
+mod contract;
+mod crds;
+mod feed;
+mod history;
+mod manifests;
+mod support;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use support::Shared;
+
+type Test = fn(&Shared) -> anyhow::Result<()>;
+
+const TESTS: &[(&str, Test)] = &[
+    ("control_plane::nodes_are_ready_and_jobs_run", support::nodes_are_ready_and_jobs_run),
+    ("crds::are_accepted", crds::are_accepted),
+    ("crds::keep_every_field", crds::keep_every_field),
+    ("crds::keep_what_users_write", crds::keep_what_users_write),
+    ("crds::refuse_what_kai_refuses", crds::refuse_what_kai_refuses),
+    ("manifests::install_and_install_again", manifests::install_and_install_again),
+    ("manifests::rights_are_the_roles", manifests::rights_are_the_roles),
+    ("feed::says_what_is_missing", feed::says_what_is_missing),
+    ("feed::equals_a_fresh_list_after_a_random_history", feed::equals_a_fresh_list_after_a_random_history),
+];
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // They share one API server on few cores, and some count what it does.
+    arguments.test_threads = Some(1);
+    let shared = Arc::new(Shared::default());
+    let trials = TESTS.iter().map(|&(name, test)| {
+        let shared = Arc::clone(&shared);
+        Trial::test(name, move || test(&shared).map_err(|error| Failed::from(format!("{error:?}"))))
+    });
+    let trials: Vec<_> = trials.collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if let Some(mut shared) = Arc::into_inner(shared) {
+        shared.end();
+    }
+    conclusion.exit_code()
+}
