@@ -39,8 +39,16 @@ fn tests(repo: &Repo, arguments: &Arguments) -> Result<Verdict> {
              Install Go 1.26 or newer (https://go.dev/dl) and make sure that `go` is on the PATH."
         );
     }
-    run(&mut repo.cargo(["build", "--locked", "--package", "muster"]))?;
-    let mut command = repo.cargo(["test", "--locked", "--package", "muster-e2e", "--features", "cluster", "--test", "cluster"]);
+    // The same packages and features in both, or cargo would build their dependencies twice.
+    let both = |command: &str| {
+        let packages = ["muster", "muster-controller", "muster-e2e"].map(|name| ["--package", name]);
+        let mut command = repo.cargo([command, "--locked", "--features", "muster-e2e/cluster"]);
+        command.args(packages.as_flattened());
+        command
+    };
+    run(both("build").args(["--bin", "muster"]))?;
+    let mut command = both("test");
+    command.args(["--test", "cluster"]);
     command.arg("--").args(&arguments.filter);
     command.env("MUSTER_E2E_PROGRAM", repo.target("debug/muster")).env("MUSTER_E2E_VERSION", &arguments.version);
     if arguments.keep {

@@ -127,8 +127,7 @@ impl History {
             0 => {
                 let node = format!("node-{}", self.dice.throw(6));
                 let binding = json!({"metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
-                let body = serde_json::to_vec(&binding)?;
-                tolerate(pods.create_subresource::<Value>("binding", &name, &PostParams::default(), body).await)
+                tolerate(pods.create_subresource::<_, Value>("binding", &name, &PostParams::default(), &binding).await)
             }
             1 => {
                 let patch = json!({"metadata": {"labels": {"kai.scheduler/task-priority": self.dice.throw(9).to_string()}}});
