@@ -9,11 +9,13 @@ pub mod queue;
 pub mod shard;
 pub mod topology;
 
+mod schema;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::CustomResourceExt as _;
@@ -30,6 +32,11 @@ fn resource_list(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "nullable": true, "additionalProperties": quantity_schema()})
 }
 
+const QUANTITY_PATTERN: &str = concat!(
+    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))",
+    r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
+);
+
 /// The schema of one quantity.
 fn quantity(_: &mut SchemaGenerator) -> Schema {
     quantity_schema()
@@ -38,10 +45,7 @@ fn quantity(_: &mut SchemaGenerator) -> Schema {
 fn quantity_schema() -> Schema {
     json_schema!({
         "anyOf": [{"type": "integer"}, {"type": "string"}],
-        "pattern": concat!(
-            r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))",
-            r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
-        ),
+        "pattern": QUANTITY_PATTERN,
         "x-kubernetes-int-or-string": true,
     })
 }
@@ -56,13 +60,18 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
         shard::SchedulingShard::crd(),
         config::Config::crd(),
     ];
-    for version in all.iter_mut().flat_map(|crd| &mut crd.spec.versions) {
-        if let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
-            schema.required = None;
-        }
+    for schema in all.iter_mut().flat_map(schemas) {
+        schema.required = None;
     }
     all.push(topology::Topology::crd());
+    for schema in all.iter_mut().flat_map(schemas) {
+        schema.properties.iter_mut().flat_map(|fields| fields.values_mut()).for_each(schema::mend);
+    }
     all
+}
+
+fn schemas(crd: &mut CustomResourceDefinition) -> impl Iterator<Item = &mut JSONSchemaProps> {
+    crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut())
 }
 
 /// What readers take of an object of this project: no kind needed, `spec` may be absent or null.
@@ -179,6 +188,28 @@ mod tests {
         assert_eq!(levels["items"]["properties"]["nodeLabel"]["maxLength"], 316);
         assert_eq!(levels["x-kubernetes-validations"].as_array().map(Vec::len), Some(3), "{levels}");
         assert_eq!(levels["x-kubernetes-list-type"], "atomic");
+    }
+
+    /// What `kubectl apply` can take, and no more of Kubernetes' prose than needed.
+    #[test]
+    fn no_crd_is_too_long() {
+        for crd in definitions() {
+            let bytes = serde_json::to_string(&crd).expect("JSON").len();
+            assert!(bytes < 160 << 10, "{}: {bytes} bytes", crd.spec.names.plural);
+        }
+    }
+
+    #[test]
+    fn kubernetes_own_types_keep_what_users_write() {
+        let (_, schema) = schema_of("configs");
+        let binder = &schema["spec"]["properties"]["binder"]["properties"];
+        let cpu = &binder["service"]["properties"]["resources"]["properties"]["limits"]["additionalProperties"];
+        assert_eq!(cpu["x-kubernetes-int-or-string"], true, "{cpu}");
+        let (_, schema) = schema_of("bindrequests");
+        let allocation = &schema["spec"]["properties"]["resourceClaimAllocations"]["items"]["properties"]["allocation"];
+        let config = &allocation["properties"]["devices"]["properties"]["config"]["items"]["properties"];
+        let parameters = &config["opaque"]["properties"]["parameters"];
+        assert_eq!(parameters["x-kubernetes-preserve-unknown-fields"], true, "{parameters}");
     }
 
     #[test]

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     let shared = Arc::new(Shared::default());
     let trials = TESTS.iter().map(|&(name, test)| {
         let shared = Arc::clone(&shared);
-        Trial::test(name, move || test(&shared).map_err(|error| Failed::from(format!("{error:?}"))))
+        Trial::test(name, move || test(&shared).map_err(|error| Failed::from(format!("{error:#}"))))
     });
     let trials: Vec<_> = trials.collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
