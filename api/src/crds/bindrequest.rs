@@ -5,7 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ResourceList, resource_list};
+use super::{ResourceList, required_resource_list};
 
 /// Bind this pod to that node.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
@@ -106,7 +106,7 @@ pub struct PredictedNumaZone {
     /// Zone.
     pub zone: String,
     /// Amounts.
-    #[schemars(schema_with = "resource_list")]
+    #[schemars(schema_with = "required_resource_list")]
     pub amount: ResourceList,
 }
 

@@ -37,9 +37,16 @@ const QUANTITY_PATTERN: &str = concat!(
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
 );
 
-/// The schema of one quantity.
+/// The schema of a [`ResourceList`] that must be there.
+fn required_resource_list(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object", "additionalProperties": quantity_schema()})
+}
+
+/// The schema of one quantity, which may be absent.
 fn quantity(_: &mut SchemaGenerator) -> Schema {
-    quantity_schema()
+    let mut schema = quantity_schema();
+    schema.insert("nullable".to_owned(), true.into());
+    schema
 }
 
 fn quantity_schema() -> Schema {
@@ -210,6 +217,43 @@ mod tests {
         let config = &allocation["properties"]["devices"]["properties"]["config"]["items"]["properties"];
         let parameters = &config["opaque"]["properties"]["parameters"];
         assert_eq!(parameters["x-kubernetes-preserve-unknown-fields"], true, "{parameters}");
+    }
+
+    /// Path below `openAPIV3Schema` of every required field.
+    fn required(schema: &Value, path: &str, found: &mut Vec<String>) {
+        for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            found.push(format!("{path}.{name}"));
+        }
+        for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+            required(inner, &format!("{path}.{name}"), found);
+        }
+        for inner in ["items", "additionalProperties"] {
+            required(&schema[inner], path, found);
+        }
+    }
+
+    #[test]
+    fn required_is_what_the_contract_requires() {
+        for (plural, expected) in [
+            ("queues", &["status.conditions.status", "status.conditions.type"][..]),
+            ("podgroups", &["spec.subGroups.name"]),
+            ("topologies", &["spec.levels", "spec.levels.nodeLabel"]),
+        ] {
+            let (_, schema) = schema_of(plural);
+            let mut found = Vec::new();
+            required(&schema["spec"], "spec", &mut found);
+            required(&schema["status"], "status", &mut found);
+            found.sort();
+            assert_eq!(found, expected, "{plural}");
+        }
+        let (_, schema) = schema_of("schedulingshards");
+        let mut found = Vec::new();
+        required(&schema["spec"], "spec", &mut found);
+        assert_eq!(found, ["spec.usageDBConfig.clientType"]);
+        let (_, schema) = schema_of("bindrequests");
+        let zones = &schema["spec"]["properties"]["predictedNUMAZones"]["items"]["required"];
+        assert_eq!(zones, &json!(["zone", "amount"]));
+        assert_eq!((&schema["spec"]["required"], &schema["status"]["required"]), (&Value::Null, &Value::Null));
     }
 
     #[test]

@@ -33,7 +33,9 @@ pub(crate) fn install_and_install_again(shared: &Shared) -> Result<()> {
 pub(crate) fn rights_are_the_roles(shared: &Shared) -> Result<()> {
     let cluster = Cluster::start(shared.tools()?, Options { controller_manager: false, kwok: false })?;
     let may = |verb: &str, resource: &str, namespace: &str| -> Result<bool> {
-        let output = cluster.try_kubectl(&["auth", "can-i", verb, resource, "-n", namespace, ACCOUNT], "")?;
+        let (resource, part) = resource.split_once('/').unwrap_or((resource, ""));
+        let part = format!("--subresource={part}");
+        let output = cluster.try_kubectl(&["auth", "can-i", verb, resource, &part, "-n", namespace, ACCOUNT], "")?;
         Ok(String::from_utf8_lossy(&output.stdout).trim() == "yes")
     };
     cluster.kubectl_with(&["apply", "--server-side", "-f", "-"], &muster(&["crds"])?)?;
