@@ -45,15 +45,8 @@ pub enum Watched {
 
 impl Watched {
     /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Pod,
-        Self::Node,
-        Self::PriorityClass,
-        Self::Queue,
-        Self::PodGroup,
-        Self::BindRequest,
-        Self::SchedulingShard,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Pod, Self::Node, Self::PriorityClass, Self::Queue, Self::PodGroup, Self::BindRequest, Self::SchedulingShard];
 
     /// The kind, as manifests spell it.
     #[must_use]
@@ -317,10 +310,7 @@ impl Live {
 }
 
 fn name_of(metadata: &ObjectMeta) -> ObjectName {
-    ObjectName {
-        namespace: metadata.namespace.clone().unwrap_or_default(),
-        name: metadata.name.clone().unwrap_or_default(),
-    }
+    ObjectName { namespace: metadata.namespace.clone().unwrap_or_default(), name: metadata.name.clone().unwrap_or_default() }
 }
 
 #[cfg(test)]

@@ -183,7 +183,11 @@ fn a_bad_object_is_told_and_replaced_when_it_is_mended() {
     let now = NOW.parse().expect("a time");
     let loaded = live.load(now);
     assert_eq!(loaded.left_out, 1);
-    assert!(loaded.warnings.iter().any(|w| w.to_string().starts_with("Queue o0: spec.priority: \"high\"")), "{:?}", loaded.warnings);
+    assert!(
+        loaded.warnings.iter().any(|w| w.to_string().starts_with("Queue o0: spec.priority: \"high\"")),
+        "{:?}",
+        loaded.warnings
+    );
     tell(&mut live, Watched::Queue, 0, Some(1));
     assert_eq!(live.load(now).left_out, 0);
 }

@@ -40,8 +40,7 @@ pub enum Role {
 
 impl Role {
     /// All roles.
-    pub const ALL: [Self; 5] =
-        [Self::Scheduler, Self::Binder, Self::PodGrouper, Self::PodGroupController, Self::QueueController];
+    pub const ALL: [Self; 5] = [Self::Scheduler, Self::Binder, Self::PodGrouper, Self::PodGroupController, Self::QueueController];
 
     /// As options and objects spell it.
     #[must_use]
@@ -202,9 +201,7 @@ fn labels(component: &str) -> Value {
 /// Service accounts, a ClusterRole for each role, and the bindings.
 fn rights(install: &Install) -> Vec<Value> {
     let here = install.namespace.as_str();
-    let account = |namespace: &str, name: &str| {
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}})
-    };
+    let account = |namespace: &str, name: &str| json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}});
     let subject = |namespace: &str, name: &str| json!([{"kind": "ServiceAccount", "name": name, "namespace": namespace}]);
     let role_ref = |kind: &str, name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
     let rbac = "rbac.authorization.k8s.io/v1";
@@ -224,7 +221,12 @@ fn rights(install: &Install) -> Vec<Value> {
         local.push((RESERVATION_NAMESPACE, "muster-reservations", vec![pods], subject(here, "muster")));
         // A reservation pod writes the id of its GPU on itself.
         let own = rule("", &["pods"], &["get", "patch"]);
-        local.push((RESERVATION_NAMESPACE, RESERVATION_NAMESPACE, vec![own], subject(RESERVATION_NAMESPACE, RESERVATION_NAMESPACE)));
+        local.push((
+            RESERVATION_NAMESPACE,
+            RESERVATION_NAMESPACE,
+            vec![own],
+            subject(RESERVATION_NAMESPACE, RESERVATION_NAMESPACE),
+        ));
     }
     for (namespace, name, rules, subjects) in local {
         let metadata = json!({"name": name, "namespace": namespace});

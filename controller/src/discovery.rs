@@ -83,7 +83,10 @@ impl Server {
             return Ok(());
         }
         let names: Vec<_> = self.missing.iter().map(|kind| kind.name()).collect();
-        bail!("the cluster does not know the kinds {}; install them: muster crds | kubectl apply --server-side -f -", names.join(", "))
+        bail!(
+            "the cluster does not know the kinds {}; install them: muster crds | kubectl apply --server-side -f -",
+            names.join(", ")
+        )
     }
 }
 

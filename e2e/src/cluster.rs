@@ -214,9 +214,11 @@ impl Cluster {
         let process = self.start_process("kube-apiserver", &mut command)?;
         self.api_server = Some(process);
         let endpoint = self.endpoint()?;
-        self.await_ready("kube-apiserver", |cluster| &mut cluster.api_server, || {
-            endpoint.get("/readyz").is_ok_and(|answer| answer.status == 200)
-        })
+        self.await_ready(
+            "kube-apiserver",
+            |cluster| &mut cluster.api_server,
+            || endpoint.get("/readyz").is_ok_and(|answer| answer.status == 200),
+        )
     }
 
     /// The API server's process, to freeze and thaw it.
@@ -271,7 +273,10 @@ impl Cluster {
     pub fn api_metric(&self, name: &str, labels: &[&str]) -> Result<f64> {
         let text = self.endpoint()?.get("/metrics")?.body;
         let series = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once("} "));
-        Ok(series.filter(|(found, _)| labels.iter().all(|label| found.contains(label))).filter_map(|(_, n)| n.parse::<f64>().ok()).sum())
+        Ok(series
+            .filter(|(found, _)| labels.iter().all(|label| found.contains(label)))
+            .filter_map(|(_, n)| n.parse::<f64>().ok())
+            .sum())
     }
 
     /// Leaves everything running when this is dropped, and says how to stop it.
@@ -305,9 +310,11 @@ impl Cluster {
         command.args([&format!("--initial-cluster=default=http://{peer}"), "--unsafe-no-fsync", "--log-level=warn"]);
         self.etcd = Some(self.start_process("etcd", &mut command)?);
         let endpoint = Endpoint::plain(self.etcd_address);
-        self.await_ready("etcd", |cluster| &mut cluster.etcd, || {
-            endpoint.get("/health").is_ok_and(|answer| answer.body.contains("true"))
-        })
+        self.await_ready(
+            "etcd",
+            |cluster| &mut cluster.etcd,
+            || endpoint.get("/health").is_ok_and(|answer| answer.body.contains("true")),
+        )
     }
 
     fn start_controller_manager(&mut self) -> Result<()> {

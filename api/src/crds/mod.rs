@@ -202,7 +202,7 @@ mod tests {
     fn no_crd_is_too_long() {
         for crd in definitions() {
             let bytes = serde_json::to_string(&crd).expect("JSON").len();
-            assert!(bytes < 160 << 10, "{}: {bytes} bytes", crd.spec.names.plural);
+            assert!(bytes < 240 << 10, "{}: {bytes} bytes", crd.spec.names.plural);
         }
     }
 
@@ -227,8 +227,8 @@ mod tests {
         for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
             required(inner, &format!("{path}.{name}"), found);
         }
-        for inner in ["items", "additionalProperties"] {
-            required(&schema[inner], path, found);
+        for inner in ["items", "additionalProperties"].map(|name| &schema[name]).into_iter().filter(|inner| inner.is_object()) {
+            required(inner, path, found);
         }
     }
 
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(found, ["spec.usageDBConfig.clientType"]);
         let (_, schema) = schema_of("bindrequests");
         let zones = &schema["spec"]["properties"]["predictedNUMAZones"]["items"]["required"];
-        assert_eq!(zones, &json!(["zone", "amount"]));
+        assert_eq!(zones, &json!(["amount", "zone"]));
         assert_eq!((&schema["spec"]["required"], &schema["status"]["required"]), (&Value::Null, &Value::Null));
     }
 

@@ -22,11 +22,25 @@ pub(crate) fn examples() -> Vec<Example> {
     vec![
         example("queues", "scheduling.run.ai/v2", "Queue", false, queue(), Some(queue_status())),
         example("podgroups", "scheduling.run.ai/v2alpha2", "PodGroup", true, pod_group(), Some(pod_group_status())),
-        example("bindrequests", "scheduling.run.ai/v1alpha2", "BindRequest", true, bind_request(), Some(json!({
-            "phase": "Failed", "reason": "the node is gone", "failedAttempts": 1}))),
-        example("topologies", "kai.scheduler/v1alpha1", "Topology", false, json!({"levels": [
+        example(
+            "bindrequests",
+            "scheduling.run.ai/v1alpha2",
+            "BindRequest",
+            true,
+            bind_request(),
+            Some(json!({
+            "phase": "Failed", "reason": "the node is gone", "failedAttempts": 1})),
+        ),
+        example(
+            "topologies",
+            "kai.scheduler/v1alpha1",
+            "Topology",
+            false,
+            json!({"levels": [
             {"nodeLabel": "topology.example.com/block", "alias": "block"}, {"nodeLabel": "rack"},
-            {"nodeLabel": "kubernetes.io/hostname", "alias": "host"}]}), None),
+            {"nodeLabel": "kubernetes.io/hostname", "alias": "host"}]}),
+            None,
+        ),
         example("schedulingshards", "kai.scheduler/v1", "SchedulingShard", false, shard(), Some(conditions())),
         example("configs", "kai.scheduler/v1", "Config", false, config(), Some(conditions())),
     ]

@@ -71,7 +71,8 @@ pub(crate) fn keep_every_field(shared: &Shared) -> Result<()> {
 /// Writes, reads, compares, deletes. Nothing may be dropped, and nothing added.
 fn round_trip(cluster: &Cluster, example: &Example) -> Result<()> {
     let (plural, name) = (example.plural, example.object["metadata"]["name"].as_str().context("a name")?);
-    let kind = format!("{plural}.{}", example.object["apiVersion"].as_str().unwrap_or_default().split('/').next().unwrap_or_default());
+    let kind =
+        format!("{plural}.{}", example.object["apiVersion"].as_str().unwrap_or_default().split('/').next().unwrap_or_default());
     // Strict: a field that the server does not know is an error, not a warning.
     cluster.kubectl_with(&["create", "--validate=strict", "-f", "-"], &example.object.to_string())?;
     if let Some(status) = &example.status {

@@ -137,7 +137,8 @@ async fn equal(feed: &Feed, direct: &Client) -> Result<()> {
     until(Duration::from_secs(60), async || {
         let fresh = fetch(direct, &Live::default()).await?;
         let differences = feed.look(|live| live.differences(&fresh));
-        Ok((!differences.is_empty()).then(|| format!("{} differences: {:?}", differences.len(), &differences[..differences.len().min(5)])))
+        Ok((!differences.is_empty())
+            .then(|| format!("{} differences: {:?}", differences.len(), &differences[..differences.len().min(5)])))
     })
     .await?;
     let now = Timestamp::now();

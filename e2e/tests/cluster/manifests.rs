@@ -18,7 +18,8 @@ pub(crate) fn install_and_install_again(shared: &Shared) -> Result<()> {
     crate::feed::as_service_account(&cluster)?;
     let queue = get(&cluster, &["queue", "default-queue"])?;
     ensure!(queue["spec"]["parentQueue"] == "default-parent-queue", "{queue}");
-    let classes = cluster.kubectl(["get", "priorityclasses", "-o", "jsonpath={range .items[*]}{.metadata.name}={.value} {end}"])?;
+    let classes =
+        cluster.kubectl(["get", "priorityclasses", "-o", "jsonpath={range .items[*]}{.metadata.name}={.value} {end}"])?;
     for class in ["train=50", "build-preemptible=75", "build=100", "inference=125"] {
         ensure!(classes.split_whitespace().any(|found| found == class), "{class} is not in {classes}");
     }
