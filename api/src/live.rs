@@ -1,4 +1,5 @@
-//! A cluster that changes: what watches tell, object by object, folded into the facts that a snapshot is read into, and forgotten.
+//! A cluster that changes: what watches tell, object by object, folded into the facts that a snapshot is read into, and
+//! forgotten.
 //!
 //! [`Live::load`] makes rows of the facts of this moment, by the same code that makes them of a snapshot: whatever the order of
 //! events, the rows are those of a fresh list. Not known here: where events come from, and what a connection is.
@@ -150,8 +151,8 @@ pub struct Live {
 }
 
 impl Live {
-    /// Nothing known yet. Settings are those of a snapshot (`config` and `schedulerParams`, wire-contract.md §10.2); absent: KAI's
-    /// defaults. Also returns what is odd about them.
+    /// Nothing known yet. Settings are those of a snapshot (`config` and `schedulerParams`, wire-contract.md §10.2); absent:
+    /// KAI's defaults. Also returns what is odd about them.
     ///
     /// # Errors
     /// If a setting is wrong.

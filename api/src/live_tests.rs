@@ -11,7 +11,8 @@ const NOW: &str = "2026-01-01T00:10:00Z";
 /// An object of a kind, one of four names, in one of five versions; version 4 is bad where an object of ours can be.
 fn object(kind: Watched, name: usize, version: usize) -> Value {
     let base = |spec: Value, status: Value| {
-        json!({"apiVersion": "v1", "kind": kind.name(), "metadata": {"name": format!("o{name}"), "uid": format!("{name}-{version}"),
+        json!({"apiVersion": "v1", "kind": kind.name(), "metadata": {"name": format!("o{name}"),
+            "uid": format!("{name}-{version}"),
             "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": spec, "status": status})
     };
     let ours = |api: &str, spec: Value| {
@@ -43,7 +44,8 @@ fn object(kind: Watched, name: usize, version: usize) -> Value {
         }
         Watched::Queue => ours(
             "scheduling.run.ai/v2",
-            json!({"parentQueue": if version == 2 { "o0" } else { "" }, "priority": if version == 4 { json!("high") } else { json!(version) }}),
+            json!({"parentQueue": if version == 2 { "o0" } else { "" },
+                "priority": if version == 4 { json!("high") } else { json!(version) }}),
         ),
         Watched::PodGroup => ours(
             "scheduling.run.ai/v2alpha2",

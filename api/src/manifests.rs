@@ -1,7 +1,8 @@
-//! What an installation consists of, as Kubernetes objects: namespaces, CRDs, priority classes, service accounts and what they may
-//! do, the deployment and its service; and the queues that a fresh one begins with.
+//! What an installation consists of, as Kubernetes objects: namespaces, CRDs, priority classes, service accounts and what they
+//! may do, the deployment and its service; and the queues that a fresh one begins with.
 //!
-//! Rights are stated role by role ([`Role`]), each verb because something the role does needs it. Not known here: how it is printed.
+//! Rights are stated role by role ([`Role`]), each verb because something the role does needs it. Not known here: how it is
+//! printed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -150,8 +151,8 @@ pub fn crds() -> Vec<Value> {
     crds::definitions().into_iter().map(to_object).collect()
 }
 
-/// Everything that `kubectl apply` can take at once. It looks up the kinds of all objects before it makes the first, so that objects
-/// of our own kinds cannot be among them: the scheduler makes [`defaults`] where there is no queue at all.
+/// Everything that `kubectl apply` can take at once. It looks up the kinds of all objects before it makes the first, so that
+/// objects of our own kinds cannot be among them: the scheduler makes [`defaults`] where there is no queue at all.
 #[must_use]
 pub fn all(install: &Install) -> Vec<Value> {
     let mut all = vec![namespace(&install.namespace), namespace(RESERVATION_NAMESPACE)];
@@ -201,7 +202,10 @@ fn labels(component: &str) -> Value {
 /// Service accounts, a ClusterRole for each role, and the bindings.
 fn rights(install: &Install) -> Vec<Value> {
     let here = install.namespace.as_str();
-    let account = |namespace: &str, name: &str| json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}});
+    let account = |namespace: &str, name: &str| {
+        let metadata = json!({"name": name, "namespace": namespace});
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+    };
     let subject = |namespace: &str, name: &str| json!([{"kind": "ServiceAccount", "name": name, "namespace": namespace}]);
     let role_ref = |kind: &str, name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
     let rbac = "rbac.authorization.k8s.io/v1";

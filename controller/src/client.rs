@@ -14,8 +14,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(330);
 /// A write that takes longer counts as failed; it may have succeeded all the same.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How to find the server: `kubeconfig` if given; else what kubectl would use ($KUBECONFIG, then `~/.kube/config`); else, inside a
-/// pod, its service account. `context` names one of the kubeconfig.
+/// How to find the server: `kubeconfig` if given; else what kubectl would use ($KUBECONFIG, then `~/.kube/config`); else,
+/// inside a pod, its service account. `context` names one of the kubeconfig.
 ///
 /// # Errors
 /// If there is none of these, or the file is wrong; the message says what was tried.

@@ -1,4 +1,5 @@
-//! The queues and the shard that a fresh installation begins with (wire-contract.md §8.2): made once, never changed, never removed.
+//! The queues and the shard that a fresh installation begins with (wire-contract.md §8.2): made once, never changed, never
+//! removed.
 
 use anyhow::{Context as _, Result};
 use kube::api::{DynamicObject, ListParams, PostParams};

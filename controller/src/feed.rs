@@ -1,7 +1,7 @@
 //! All kinds that a cycle needs, followed at once and folded into one [`Live`]; and whether what is known may be decided on.
 //!
-//! A scheduler that has no data does not decide: [`Feed::load`] refuses until every kind was listed once, and again when a kind has
-//! been cut off for longer than [`MOST_STALE`].
+//! A scheduler that has no data does not decide: [`Feed::load`] refuses until every kind was listed once, and again when a kind
+//! has been cut off for longer than [`MOST_STALE`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 
 use crate::watch::{Told, follow, list};
 
-/// How long a kind may be cut off before nothing is decided on it. A restart of an API server takes less; whoever cannot reach one
-/// for longer cannot write its decisions either.
+/// How long a kind may be cut off before nothing is decided on it. A restart of an API server takes less; whoever cannot reach
+/// one for longer cannot write its decisions either.
 pub const MOST_STALE: Duration = Duration::from_secs(30);
 
 /// How the watch of one kind fares.

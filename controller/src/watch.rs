@@ -1,9 +1,9 @@
 //! One kind of objects, followed for ever.
 //!
-//! First a list: streamed where the server can, else in pages. Then a watch from where the list ended. A watch that ends is resumed
-//! from the last position it told (bookmarks move it on when nothing happens); if the server no longer knows that position (410
-//! Gone), everything begins with a list again. Own code where kube-runtime has a watcher, because that one does not tell that a lost
-//! watch is back before its next event, and whoever decides must know.
+//! First a list: streamed where the server can, else in pages. Then a watch from where the list ended. A watch that ends is
+//! resumed from the last position it told (bookmarks move it on when nothing happens); if the server no longer knows that
+//! position (410 Gone), everything begins with a list again. Own code where kube-runtime has a watcher, because that one does
+//! not tell that a lost watch is back before its next event, and whoever decides must know.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -26,8 +26,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The bookmark that ends a streamed list carries this annotation.
 const LIST_END: &str = "k8s.io/initial-events-end";
 
-/// What is told about a kind, in this order: `ListBegins`, objects, `ListEnds`, changes …; at any time `Lost`, then `Resumed` or a
-/// list again.
+/// What is told about a kind, in this order: `ListBegins`, objects, `ListEnds`, changes …; at any time `Lost`, then `Resumed`
+/// or a list again.
 #[derive(Debug)]
 pub enum Told {
     /// What follows is all there is.

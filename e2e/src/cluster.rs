@@ -248,8 +248,8 @@ impl Cluster {
         self.kwok.take().context("kwok does not run")?.kill()
     }
 
-    /// Forgets the history of etcd up to now: a watch that asks for older events is told that they are gone, once the API server's
-    /// own memory does not hold them either (it is empty after a restart).
+    /// Forgets the history of etcd up to now: a watch that asks for older events is told that they are gone, once the API
+    /// server's own memory does not hold them either (it is empty after a restart).
     ///
     /// # Errors
     /// If etcd does not answer.

@@ -1,4 +1,5 @@
-//! The files that a control plane starts from: certificates, keys, tokens, kubeconfig. Made anew for each run, worthless after it.
+//! The files that a control plane starts from: certificates, keys, tokens, kubeconfig. Made anew for each run, worthless after
+//! it.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! A proxy before the API server that misbehaves as told: refuses, cuts, loses requests or their answers, answers late.
 //!
-//! Clients speak plain HTTP/1.1 to it; each request goes on over a connection of its own, which ends with the answer. What a fault
-//! hits is drawn from a seed, in the order in which requests arrive.
+//! Clients speak plain HTTP/1.1 to it; each request goes on over a connection of its own, which ends with the answer. What a
+//! fault hits is drawn from a seed, in the order in which requests arrive.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read, Write};

@@ -73,8 +73,8 @@ const STAGES: [&str; 3] = ["node/fast", "node/heartbeat-with-lease", "pod/fast"]
 const RECIPE: &[u8] = b"1: stripped, version stamped, stages of kwok";
 
 const MISSING_GO: &str = "Go is not installed, and the tests on a real API server build etcd, kube-apiserver, \
-    kube-controller-manager, kubectl and kwok with it.\n  Install Go 1.26 or newer (https://go.dev/dl) and make sure that `go` is on \
-    the PATH. The first build takes about ten minutes on two cores; later ones take none.";
+    kube-controller-manager, kubectl and kwok with it.\n  Install Go 1.26 or newer (https://go.dev/dl) and make sure that \
+    `go` is on the PATH. The first build takes about a quarter of an hour of processor time; later ones take none.";
 
 /// Built binaries.
 #[derive(Clone, Debug)]

@@ -1,5 +1,5 @@
-//! The tests on a real control plane: builds what they need and runs them. The control plane itself is started by the test program
-//! (`e2e/`), which also stops it; that program builds etcd, kube-apiserver and the others once, with Go.
+//! The tests on a real control plane: builds what they need and runs them. The control plane itself is started by the test
+//! program (`e2e/`), which also stops it; that program builds etcd, kube-apiserver and the others once, with Go.
 
 use std::process::ExitCode;
 

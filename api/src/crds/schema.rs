@@ -1,11 +1,12 @@
-//! What the schemas of Kubernetes' own types need before they can stand in a CRD, where they would otherwise lose what users write.
+//! What the schemas of Kubernetes' own types need before they can stand in a CRD, where they would otherwise lose what users
+//! write.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 
-/// Longer descriptions are Kubernetes' own. They repeat in every component of a Config, and `kubectl apply` keeps a copy of each object
-/// in an annotation, which may not be longer than 256 KiB.
+/// Longer descriptions are Kubernetes' own. They repeat in every component of a Config, and `kubectl apply` keeps a copy of
+/// each object in an annotation, which may not be longer than 256 KiB.
 const LONGEST_DESCRIPTION: usize = 120;
 /// How Kubernetes' own schema of a quantity begins. It allows texts only, while its server takes numbers as well.
 const QUANTITY: &str = "Quantity is a fixed-point representation";

@@ -54,7 +54,8 @@ fn conditions() -> Value {
 fn queue() -> Value {
     json!({"displayName": "Team A", "parentQueue": "department-1", "priority": 200,
         "preemptMinRuntime": "5m0s", "reclaimMinRuntime": "1h",
-        "resources": {"gpu": {"quota": 2.5, "overQuotaWeight": 1, "limit": -1}, "cpu": {"quota": 4000, "overQuotaWeight": 0.5, "limit": 8000},
+        "resources": {"gpu": {"quota": 2.5, "overQuotaWeight": 1, "limit": -1}, "cpu": {"quota": 4000,
+        "overQuotaWeight": 0.5, "limit": 8000},
             "memory": {"quota": -1, "overQuotaWeight": 0, "limit": 64000}}})
 }
 
@@ -67,7 +68,8 @@ fn queue_status() -> Value {
 
 fn pod_group() -> Value {
     let near = json!({"topology": "dc", "requiredTopologyLevel": "rack", "preferredTopologyLevel": "kubernetes.io/hostname"});
-    json!({"minMember": 2, "minSubGroup": 1, "queue": "default-queue", "priorityClassName": "train", "preemptibility": "non-preemptible",
+    json!({"minMember": 2, "minSubGroup": 1, "queue": "default-queue", "priorityClassName": "train",
+        "preemptibility": "non-preemptible",
         "topologyConstraint": near, "markUnschedulable": false, "schedulingBackoff": -1, "preemptionDelay": "30s",
         "stalenessGracePeriod": "-1s",
         "subGroups": [{"name": "workers", "minSubGroup": 1}, {"name": "worker-0", "parent": "workers", "minMember": 0,
@@ -78,12 +80,15 @@ fn pod_group_status() -> Value {
     let amounts = json!({"nvidia.com/gpu": "1", "cpu": 1});
     let details = json!({"queueDetails": {"name": "q", "queueRequestedResources": amounts, "queueDeservedResources": amounts,
         "queueAllocatedNonPreemptibleResources": amounts, "podGroupRequestedResources": amounts,
-        "podGroupRequestedNonPreemptibleResources": amounts, "queueAllocatedResources": amounts, "queueResourceLimits": amounts}});
+        "podGroupRequestedNonPreemptibleResources": amounts, "queueAllocatedResources": amounts,
+        "queueResourceLimits": amounts}});
     json!({
         "conditions": [{"type": "t", "status": "True", "transitionID": "1", "lastTransitionTime": "2026-08-07T10:00:00Z",
             "reason": "r", "message": "m"}],
-        "schedulingConditions": [{"type": "UnschedulableOnNodePool", "nodePool": "default", "reason": "Unschedulable", "message": "m",
-            "reasons": [{"reason": "OverLimit", "message": "over", "details": details}], "lastTransitionTime": "2026-08-07T10:00:00Z",
+        "schedulingConditions": [{"type": "UnschedulableOnNodePool", "nodePool": "default", "reason": "Unschedulable",
+        "message": "m",
+            "reasons": [{"reason": "OverLimit", "message": "over", "details": details}],
+            "lastTransitionTime": "2026-08-07T10:00:00Z",
             "status": "True", "transitionID": "7"}],
         "resourcesStatus": {"allocated": amounts, "allocatedNonPreemptible": amounts, "requested": amounts},
     })
@@ -93,34 +98,43 @@ fn bind_request() -> Value {
     let allocation = json!({
         "allocationTimestamp": "2026-08-07T10:00:00Z",
         "devices": {
-            "results": [{"request": "gpu", "driver": "gpu.example.com", "pool": "node-1", "device": "gpu-0", "adminAccess": false,
+            "results": [{"request": "gpu", "driver": "gpu.example.com", "pool": "node-1", "device": "gpu-0",
+            "adminAccess": false,
                 "consumedCapacity": {"memory": "10Gi"}, "shareID": "a671734a-e8e5-11e4-8fde-42010af09327",
                 "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 5}],
                 "bindingConditions": ["ready"], "bindingFailureConditions": ["broken"]}],
             "config": [{"source": "FromClass", "requests": ["gpu"],
-                "opaque": {"driver": "gpu.example.com", "parameters": {"apiVersion": "x/v1", "kind": "GpuConfig", "sharing": {"deep": [1, "two"]}}}}],
+                "opaque": {"driver": "gpu.example.com", "parameters": {"apiVersion": "x/v1", "kind": "GpuConfig",
+                "sharing": {"deep": [1, "two"]}}}}],
         },
-        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}]},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In",
+        "values": ["node-1"]}]}]},
     });
-    let requests = json!([{"name": "container-0-request-0", "exactly": {"deviceClassName": "gpu.example.com", "allocationMode": "ExactCount",
-        "count": 1, "adminAccess": false, "selectors": [{"cel": {"expression": "true"}}], "capacity": {"requests": {"memory": "10Gi"}}}}]);
+    let requests = json!([{"name": "container-0-request-0", "exactly": {"deviceClassName": "gpu.example.com",
+        "allocationMode": "ExactCount",
+        "count": 1, "adminAccess": false, "selectors": [{"cel": {"expression": "true"}}],
+        "capacity": {"requests": {"memory": "10Gi"}}}}]);
     json!({"podName": "round-trip", "selectedNode": "node-1", "receivedResourceType": "Fraction",
         "receivedGPU": {"count": 2, "portion": "0.50"}, "selectedGPUGroups": ["0b3f7b8a-5f5c-4d8e-9b59-2b8c3d1c5a10"],
         "resourceClaimAllocations": [{"name": "gpu", "allocation": allocation}],
         "extendedResourceClaimAllocation": {"allocation": allocation, "deviceRequests": requests,
-            "containerMappings": [{"containerName": "c", "requestName": "container-0-request-0", "resourceName": "nvidia.com/gpu"}]},
+            "containerMappings": [{"containerName": "c", "requestName": "container-0-request-0",
+            "resourceName": "nvidia.com/gpu"}]},
         "predictedNUMAZones": [{"zone": "node-0", "amount": {"cpu": 4, "nvidia.com/gpu": "1"}}], "backoffLimit": 3})
 }
 
 fn shard() -> Value {
-    json!({"args": {"v": "4"}, "goMemLimitRatio": 0.8, "goMemLimit": "2Gi", "placementStrategy": {"gpu": "binpack", "cpu": "spread"},
+    json!({"args": {"v": "4"}, "goMemLimitRatio": 0.8, "goMemLimit": "2Gi", "placementStrategy": {"gpu": "binpack",
+        "cpu": "spread"},
         "partitionLabelValue": "pool-a", "queueDepthPerAction": {"reclaim": 10},
         "minRuntime": {"preemptMinRuntime": "1m", "reclaimMinRuntime": "2m"}, "kValue": 0.5,
         "usageDBConfig": {"clientType": "prometheus", "connectionString": "http://p:9090", "connectionStringEnvVar": "URL",
             "usageParams": {"halfLifePeriod": "10m", "windowSize": "1h", "windowType": "sliding",
-                "tumblingWindowStartTime": "2026-08-07T10:00:00Z", "fetchInterval": "1m", "stalenessPeriod": "5m", "waitTimeout": "1m",
+                "tumblingWindowStartTime": "2026-08-07T10:00:00Z", "fetchInterval": "1m", "stalenessPeriod": "5m",
+                "waitTimeout": "1m",
                 "extraParams": {"gpuAllocationMetric": "kai_queue_allocated_gpus"}}},
-        "scenarioSearchBudgets": {"maxActionSearchDuration": {"default": "5m"}, "maxJobSearchDuration": "4m", "minJobSearchDuration": "0s",
+        "scenarioSearchBudgets": {"maxActionSearchDuration": {"default": "5m"}, "maxJobSearchDuration": "4m",
+        "minJobSearchDuration": "0s",
             "maxGeneratorSearchDuration": {"NodeLocalGreedy": "30s"}},
         "plugins": {"numa": {"enabled": true, "priority": 3, "arguments": {"a": "b"}}},
         "actions": {"consolidation": {"enabled": false, "priority": 2}}})
@@ -134,45 +148,57 @@ fn config() -> Value {
             {"matchExpressions": [{"key": "k", "operator": "In", "values": ["v"]}]}}]}},
         "podDisruptionBudget": {"enabled": true, "maxUnavailable": "50%"}});
     let vpa = json!({"enabled": true, "updatePolicy": {"updateMode": "InPlaceOrRecreate", "minReplicas": 1},
-        "resourcePolicy": {"containerPolicies": [{"containerName": "*", "mode": "Auto", "minAllowed": {"cpu": "50m"}, "maxAllowed": {"cpu": 2},
+        "resourcePolicy": {"containerPolicies": [{"containerName": "*", "mode": "Auto", "minAllowed": {"cpu": "50m"},
+        "maxAllowed": {"cpu": 2},
             "controlledResources": ["cpu"], "controlledValues": "RequestsOnly"}]}});
     json!({
         "namespace": "kai-scheduler",
         "global": {"vpa": vpa, "openshift": false, "affinity": {}, "requireDefaultPodAntiAffinityTerm": true,
             "securityContext": {"runAsUser": 10000, "capabilities": {"drop": ["all"]}}, "imagesPullSecret": "s",
             "additionalImagePullSecrets": ["s"], "nodeSelector": {"a": "b"},
-            "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoSchedule"}], "daemonsetsTolerations": [{"operator": "Exists"}],
-            "priorityClassName": "p", "replicaCount": 2, "queueLabelKey": "kai.scheduler/queue", "schedulerName": "kai-scheduler",
+            "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoSchedule"}],
+            "daemonsetsTolerations": [{"operator": "Exists"}],
+            "priorityClassName": "p", "replicaCount": 2, "queueLabelKey": "kai.scheduler/queue",
+            "schedulerName": "kai-scheduler",
             "nodePoolLabelKey": "kai.scheduler/node-pool", "namespaceLabelSelector": {"a": "b"}, "podLabelSelector": {"a": "b"},
             "jsonLog": true},
         "binder": {"service": service, "replicas": 1, "maxConcurrentReconciles": 10, "volumeBindingTimeoutSeconds": 120,
             "probePort": 8081, "metricsPort": 8080, "cdiEnabled": true,
             "plugins": {"gpusharing": {"enabled": true, "priority": 100, "arguments": {"cdiEnabled": "false"}}},
             "resourceReservation": {"image": {"name": "resource-reservation"}, "namespace": "kai-resource-reservation",
-                "serviceAccountName": "kai-resource-reservation", "appLabel": "kai-resource-reservation", "allocationTimeout": 40,
+                "serviceAccountName": "kai-resource-reservation", "appLabel": "kai-resource-reservation",
+                "allocationTimeout": 40,
                 "runtimeClassName": "nvidia", "podResources": resources}, "vpa": vpa},
-        "scheduler": {"service": service, "GOGC": 400, "schedulerService": {"type": "ClusterIP", "port": 8080, "targetPort": 8080},
+        "scheduler": {"service": service, "GOGC": 400, "schedulerService": {"type": "ClusterIP", "port": 8080,
+        "targetPort": 8080},
             "replicas": 1},
         "admission": {"service": service, "webhook": {"port": 443, "targetPort": 9443, "probePort": 8081, "metricsPort": 8080},
             "gpuSharing": true, "blockNvidiaVisibleDevices": false, "queueLabelSelector": false,
-            "validatingWebhookConfigurationName": "v", "mutatingWebhookConfigurationName": "m", "gpuFractionRuntimeClassName": "nvidia"},
-        "queueController": {"service": service, "controllerService": {"metrics": {"name": "metrics", "port": 8080, "targetPort": 8080},
+            "validatingWebhookConfigurationName": "v", "mutatingWebhookConfigurationName": "m",
+            "gpuFractionRuntimeClassName": "nvidia"},
+        "queueController": {"service": service, "controllerService": {"metrics": {"name": "metrics", "port": 8080,
+        "targetPort": 8080},
             "webhook": {"name": "webhook", "port": 443, "targetPort": 9443}},
-            "webhooks": {"enableValidation": true, "webhookConfigurationNamePrefix": "kai-queue-validation-"}, "metricsNamespace": "kai",
+            "webhooks": {"enableValidation": true, "webhookConfigurationNamePrefix": "kai-queue-validation-"},
+            "metricsNamespace": "kai",
             "queueLabelToMetricLabel": "a=b", "queueLabelToDefaultMetricValue": "a=c"},
         "podGroupController": {"controllerService": {"webhook": {"name": "webhook", "port": 443, "targetPort": 9443}},
             "webhooks": {"enableValidation": false}, "maxConcurrentReconciles": 4},
-        "podGrouper": {"args": {"gangScheduleKnative": true, "genericKartaFallback": false, "defaultPrioritiesConfigMapName": "n",
+        "podGrouper": {"args": {"gangScheduleKnative": true, "genericKartaFallback": false,
+        "defaultPrioritiesConfigMapName": "n",
             "defaultPrioritiesConfigMapNamespace": "ns"}, "k8sClientConfig": {"qps": 1, "burst": 2}},
         "nodeScaleAdjuster": {"args": {"scalingPodImage": {"name": "scalingpod"}, "nodeScaleNamespace": "kai-scale-adjust",
             "nodeScaleServiceAccount": "kai-scale-adjust", "gpuMemoryToFractionRatio": 0.1}},
-        "numaPlacementExporter": {"service": {"enabled": true}, "nodeSelector": {"feature.node.kubernetes.io/memory-numa": "true"},
-            "tolerations": [], "pollInterval": "5s", "driftResyncInterval": "1m", "podResourcesHostPath": "/var", "podResourcesSocket": "s",
+        "numaPlacementExporter": {"service": {"enabled": true},
+        "nodeSelector": {"feature.node.kubernetes.io/memory-numa": "true"},
+            "tolerations": [], "pollInterval": "5s", "driftResyncInterval": "1m", "podResourcesHostPath": "/var",
+            "podResourcesSocket": "s",
             "sysfsHostPath": "/sys"},
         "prometheus": {"enabled": true, "instanceName": "prometheus", "retentionPeriod": "2w", "sampleInterval": "1m",
             "enablePersistentStorage": true, "storageSize": "50Gi", "storageClassName": "standard",
             "serviceMonitor": {"enabled": true, "interval": "30s", "scrapeTimeout": "10s", "bearerTokenFile": "/t"},
-            "externalPrometheusUrl": "http://p", "externalPrometheusHealthProbe": {"interval": 30, "timeout": 10, "maxRetries": 5},
+            "externalPrometheusUrl": "http://p", "externalPrometheusHealthProbe": {"interval": 30, "timeout": 10,
+            "maxRetries": 5},
             "accountingLabelKey": "kai.scheduler/accounting", "accountingLabelValue": "true"},
     })
 }

@@ -81,7 +81,8 @@ pub(crate) fn as_service_account(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// Watches are cut all the time; then the server is out of reach while things happen, its history is forgotten, and it is restarted.
+/// Watches are cut all the time; then the server is out of reach while things happen, its history is forgotten, and it is
+/// restarted.
 pub(crate) fn equals_a_fresh_list_after_a_random_history(shared: &Shared) -> Result<()> {
     let mut cluster = Cluster::start(shared.tools()?, BARE)?;
     apply_crds(&cluster)?;

@@ -74,7 +74,8 @@ impl History {
         let pod = json!({
             "metadata": {"name": format!("pod-{number}"), "annotations": {"pod-group-name": format!("group-{group}")}},
             "spec": {"schedulerName": if group == 0 { "default-scheduler" } else { "kai-scheduler" }, "containers": [
-                {"name": "c", "image": "none", "resources": {"limits": {"nvidia.com/gpu": (group % 3).to_string(), "cpu": "1"}}}]},
+                {"name": "c", "image": "none",
+                    "resources": {"limits": {"nvidia.com/gpu": (group % 3).to_string(), "cpu": "1"}}}]},
         });
         self.pods().create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
         Ok(())

@@ -1,4 +1,5 @@
-//! `muster manifests | kubectl apply -f -` installs, and may be said again; the service account may do what its roles need, no more.
+//! `muster manifests | kubectl apply -f -` installs, and may be said again; the service account may do what its roles need, no
+//! more.
 
 use anyhow::{Result, ensure};
 use muster_e2e::cluster::{Cluster, Options};
