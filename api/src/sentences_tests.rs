@@ -57,6 +57,7 @@ fn cluster() -> (Snapshot, Names) {
             required: 2,
             pods: Span::new(0, 4),
             backed_off: false,
+            times: Default::default(),
         }]),
         pods: Col::from(vec![pod(0), pod(1), pod(2), pod(3)]),
         ..Snapshot::default()

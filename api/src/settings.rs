@@ -10,7 +10,6 @@ use crate::plugins::{Chosen, one_of};
 use crate::problem::{Findings, Subject, show, show_json};
 
 /// Actions that decide something in this version.
-const BUILT_ACTIONS: [Action; 1] = [Action::Allocate];
 const DEFAULT_POOL_KEY: &str = "kai.scheduler/node-pool";
 
 /// Which objects belong to this scheduler's shard (semantics.md §1.1).
@@ -87,7 +86,6 @@ impl Settings {
             let names = names.iter().map(String::as_str);
             settings.config.actions = read_actions(Subject::setting("--actions"), "", names, findings);
         }
-        warn_unbuilt_actions(&settings.config.actions, findings);
         settings
     }
 
@@ -140,6 +138,9 @@ impl Settings {
         self.config.plugins = chosen.plugins;
         self.config.node_placement = chosen.node_placement;
         self.config.k_value = chosen.k_value;
+        self.config.victims.saturation_multiplier = chosen.saturation_multiplier;
+        self.config.victims.min_runtime = chosen.min_runtime;
+        self.config.victims.search = chosen.search;
         self.config.card_order = match (chosen.pack, chosen.spread) {
             (true, false) => CardOrder::Pack,
             (false, true) => CardOrder::Spread,
@@ -165,8 +166,7 @@ impl Settings {
                 continue;
             };
             match depth.as_u64().and_then(|n| u32::try_from(n).ok()) {
-                Some(depth) if action == Action::Allocate => self.config.allocate_depth = Some(depth),
-                Some(_) => {}
+                Some(depth) => self.config.depth[action as usize] = Some(depth),
                 None => findings.bad(subject, &field, show_json(depth), "an integer of 0 or more"),
             }
         }
@@ -208,8 +208,11 @@ impl Settings {
                 Some(on) => self.full_hierarchy = on,
                 None => refuse("true or false"),
             },
+            "allowConsolidatingReclaim" => match switch {
+                Some(on) => self.config.victims.consolidating_reclaim = on,
+                None => refuse("true or false"),
+            },
             "useSchedulingSignatures"
-            | "allowConsolidatingReclaim"
             | "scheduleCSIStorage"
             | "detailedFitErrors"
             | "updatePodEvictionCondition" => {
@@ -221,10 +224,19 @@ impl Settings {
                 Some(nanoseconds) => self.stuck_after = nanoseconds,
                 None => refuse("nanoseconds as an integer"),
             },
-            "maxNumberConsolidationPreemptees"
-            | "numOfStatusRecordingWorkers"
-            | "globalDefaultStalenessGracePeriod"
-            | "schedulePeriod" => {
+            "maxNumberConsolidationPreemptees" => match number {
+                Some(-1) => self.config.victims.consolidation_jobs_max = None,
+                Some(jobs) => match u32::try_from(jobs) {
+                    Ok(jobs) => self.config.victims.consolidation_jobs_max = Some(jobs),
+                    Err(_) => refuse("-1 (no bound), 0 (off) or a number of pod groups"),
+                },
+                None => refuse("an integer"),
+            },
+            "globalDefaultStalenessGracePeriod" => match number {
+                Some(nanoseconds) => self.config.victims.staleness_grace = nanoseconds,
+                None => refuse("nanoseconds as an integer"),
+            },
+            "numOfStatusRecordingWorkers" | "schedulePeriod" => {
                 if number.is_none() {
                     refuse("an integer");
                 }
@@ -291,14 +303,6 @@ fn read_actions<'a>(
         }
     }
     actions
-}
-
-fn warn_unbuilt_actions(actions: &[Action], findings: &mut Findings) {
-    let unbuilt: Vec<_> = actions.iter().filter(|a| !BUILT_ACTIONS.contains(a)).map(|a| a.name()).collect();
-    if !unbuilt.is_empty() {
-        let note = "this version does not evict or move pods yet; these actions decide nothing";
-        findings.warn(Subject::setting("config"), "actions", show(&unbuilt.join(", ")), note);
-    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ type Turn = (Reverse<i32>, u8, GangIdx);
 
 /// What a queue is compared by; see [`Standing::before`].
 #[derive(Clone, Copy, Debug)]
-struct Standing {
+pub(crate) struct Standing {
     over_utilised: bool,
     starved: bool,
     priority: i32,
@@ -145,9 +145,21 @@ fn turn(tables: &Tables, config: &Config, gang: GangIdx) -> Turn {
 }
 
 impl Standing {
+    /// How a queue stands as a giver: `taken` was taken from it (and is no longer among what it holds), `next` is what it would
+    /// give next (semantics.md §4.4, victim mode).
+    pub(crate) fn of_victims(tables: &Tables, queue: QueueIdx, taken: Amounts, next: Amounts) -> Self {
+        let mut standing = Self::of_holder(tables, queue, tables.queues.allocated[queue] + taken, Amounts::ZERO);
+        standing.share_with_next = dominant_share(tables.queues.allocated[queue] - next, standing.allocatable, tables.pie);
+        standing
+    }
+
     fn of(tables: &Tables, queue: QueueIdx, asks: Amounts) -> Self {
-        let Queues { fair_share, allocated, quota, limit, priority, .. } = &tables.queues;
-        let (held, deserved) = (allocated[queue], quota[queue]);
+        Self::of_holder(tables, queue, tables.queues.allocated[queue], asks)
+    }
+
+    fn of_holder(tables: &Tables, queue: QueueIdx, held: Amounts, asks: Amounts) -> Self {
+        let Queues { fair_share, quota, limit, priority, .. } = &tables.queues;
+        let deserved = quota[queue];
         let with_next = held + asks;
         let allocatable = allocatable_share(deserved, limit[queue], fair_share[queue]);
         Self {
@@ -162,7 +174,7 @@ impl Standing {
     }
 
     /// Semantics.md §4.1, steps 1 to 7; `Equal` leaves it to the order of the queues.
-    fn before(&self, other: &Self) -> Ordering {
+    pub(crate) fn before(&self, other: &Self) -> Ordering {
         self.over_utilised
             .cmp(&other.over_utilised)
             .then_with(|| other.starved.cmp(&self.starved))

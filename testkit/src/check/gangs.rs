@@ -101,7 +101,7 @@ pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
         check_promises(after, gang, &decided, wrong);
     }
     for (queue, gangs) in served {
-        if after.rows.config.allocate_depth.is_some_and(|depth| gangs > depth) && !twice(after.rows) {
+        if after.rows.config.depth[muster_core::config::Action::Allocate as usize].is_some_and(|depth| gangs > depth) && !twice(after.rows) {
             wrong.push(format!("{queue:?}: {gangs} gangs were served, more than its depth"));
         }
     }

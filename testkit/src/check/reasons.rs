@@ -64,8 +64,8 @@ fn is_so(after: &After<'_>, kept: &[Used], gang: GangIdx, reason: &Reason) -> Ve
             must(action == Action::Allocate && !after.rows.config.actions.contains(&action), || "the action ran".into())
         }
         Reason::BeyondQueueDepth { queue, depth } => {
-            let so = row.queue == Ok(queue) && after.rows.config.allocate_depth == Some(depth);
-            must(so, || format!("the depth is {:?}", after.rows.config.allocate_depth))
+            let so = row.queue == Ok(queue) && after.rows.config.depth[muster_core::config::Action::Allocate as usize] == Some(depth);
+            must(so, || format!("the depth is {:?}", after.rows.config.depth[muster_core::config::Action::Allocate as usize]))
         }
         Reason::TooFewPods { subgroup, present, gated, min } => too_few_pods(after, subgroup, present, gated, min),
         Reason::TooFewMembers { set, ready, required } => {

@@ -98,14 +98,15 @@ fn config() -> impl Strategy<Value = Config> {
         0.0..2.0f64,
         prop_oneof![6 => Just(false), 1 => Just(true)],
     )
-        .prop_map(|(actions, allocate_depth, plugins, node_placement, card_order, k_value, restrict_nodes)| Config {
+        .prop_map(|(actions, depth, plugins, node_placement, card_order, k_value, restrict_nodes)| Config {
             actions,
-            allocate_depth,
+            depth: [depth, None, None, None, None],
             plugins,
             node_placement,
             card_order,
             k_value,
             restrict_nodes,
+            ..Config::kai_default()
         })
 }
 
