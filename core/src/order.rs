@@ -13,7 +13,7 @@ use crate::tables::queues::Queues;
 use crate::units::{Amounts, MICRO_PER_GPU, Resource, UNLIMITED};
 
 /// A gang's place in its leaf; smaller is first.
-type Turn = (Reverse<i32>, u8, GangIdx);
+pub(crate) type Turn = (Reverse<i32>, u8, GangIdx);
 
 /// What a queue is compared by; see [`Standing::before`].
 #[derive(Clone, Copy, Debug)]
@@ -138,7 +138,7 @@ impl Order {
     }
 }
 
-fn turn(tables: &Tables, config: &Config, gang: GangIdx) -> Turn {
+pub(crate) fn turn(tables: &Tables, config: &Config, gang: GangIdx) -> Turn {
     let priority = if config.plugins.priority { tables.gangs.priority[gang] } else { 0 };
     let elastic = if config.plugins.elastic { tables.gangs.elastic_rank(gang) } else { 0 };
     (Reverse(priority), elastic, gang)
@@ -153,7 +153,7 @@ impl Standing {
         standing
     }
 
-    fn of(tables: &Tables, queue: QueueIdx, asks: Amounts) -> Self {
+    pub(crate) fn of(tables: &Tables, queue: QueueIdx, asks: Amounts) -> Self {
         Self::of_holder(tables, queue, tables.queues.allocated[queue], asks)
     }
 

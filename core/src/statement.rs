@@ -129,10 +129,9 @@ impl Statement {
         assert!(crate::tables::is_active(before.status) && before.leaves.is_none(), "only a pod that is not leaving is told to leave");
         let node = before.node.filter(|_| holds_node(before.status));
         let groups = if node.is_some() { before.groups } else { (0, 0) };
-        self.push(tables, pod, Placement { status: PodStatus::Releasing, node, groups, leaves: None }, action);
         tables.pods.evicted_from[pod] = Some(before);
+        self.push(tables, pod, Placement { status: PodStatus::Releasing, node, groups, leaves: None }, action);
         if let Some(subgroup) = tables.pods.subgroup[pod] {
-            tables.gangs.counts[subgroup].movable += 1;
             tables.pods.line_up_set(subgroup);
         }
     }
@@ -185,11 +184,8 @@ impl Statement {
         }
         let evicted = std::mem::take(&mut self.scratch);
         for op in self.ops.drain(mark.ops..) {
-            if tables.pods.evicted_from[op.pod].take().is_some()
-                && let Some(subgroup) = tables.pods.subgroup[op.pod]
-            {
-                tables.gangs.counts[subgroup].movable -= 1;
-            }
+            count_movable(tables, op.pod, -1);
+            tables.pods.evicted_from[op.pod] = None;
         }
         self.ops.extend_from_slice(&evicted);
         self.scratch = evicted;
@@ -202,9 +198,6 @@ impl Statement {
             shift(tables, op.pod, op.after, op.before);
             if tables.pods.evicted_from[op.pod] == Some(op.before) && op.after.status == PodStatus::Releasing {
                 tables.pods.evicted_from[op.pod] = None;
-                if let Some(subgroup) = tables.pods.subgroup[op.pod] {
-                    tables.gangs.counts[subgroup].movable -= 1;
-                }
             }
         }
         while tables.gpus.node.len() > mark.cards {
@@ -216,9 +209,22 @@ impl Statement {
 
 /// Uncharges one placement of a pod and charges another, in every table.
 fn shift(tables: &mut Tables, pod: PodIdx, from: Placement, to: Placement) {
+    count_movable(tables, pod, -1);
     charge(tables, pod, from, -1);
     charge(tables, pod, to, 1);
     tables.pods.set_placement(pod, to);
+    count_movable(tables, pod, 1);
+}
+
+/// Counts a pod that looks for another place in or out.
+fn count_movable(tables: &mut Tables, pod: PodIdx, sign: i32) {
+    if tables.pods.status[pod] == PodStatus::Releasing
+        && tables.pods.evicted_from[pod].is_some()
+        && let Some(subgroup) = tables.pods.subgroup[pod]
+    {
+        let movable = &mut tables.gangs.counts[subgroup].movable;
+        *movable = movable.checked_add_signed(sign).expect("a pod is counted out only once");
+    }
 }
 
 fn charge(tables: &mut Tables, pod: PodIdx, place: Placement, sign: i64) {

@@ -73,7 +73,7 @@ fn may_ask(plan: &Plan<'_>, asker: &Asker) -> bool {
         return true;
     }
     let most = asks(plan, asker.gang, plan.tables.nodes.largest_card).0;
-    bounds::allow(plan.tables, asker.gang, most)
+    bounds::quotas_allow(plan.tables, asker.gang, most)
         && (asker.action != Action::Reclaim || rules::may_ask(plan.tables, asker))
 }
 

@@ -65,6 +65,7 @@ impl SearchMemory {
     /// An action begins: victims are listed anew.
     pub fn begin(&mut self, plan: &Plan<'_>) {
         self.stream.begin(plan.tables, plan.config);
+        self.simulation.begin(plan.tables, plan.config);
     }
 
     /// Finds room for an asker. What was decided is in the log; if nothing was, nothing is.
@@ -78,15 +79,25 @@ impl SearchMemory {
             return Verdict::Solved;
         }
         plan.statement.rollback(plan.tables, mark);
-        self.places.begin(plan, asker.gang);
-        self.stream.rewind(plan.tables, plan.config, asker);
-        let solved = self.find_prefix(plan, asker);
-        if solved {
-            self.give_back(plan, asker, mark);
-            plan.statement.settle_since(plan.tables, mark);
-            return Verdict::Solved;
+        // First only those are taken who may be lost. Where victims of reclaim may move instead, a second pass takes others too:
+        // the rules then hold if these find another place.
+        let moves = asker.action == Action::Reclaim && plan.config.victims.consolidating_reclaim;
+        for protect in [true, false] {
+            if !protect && !moves {
+                break;
+            }
+            self.units.clear();
+            self.unit_pods.clear();
+            self.ledger.begin(plan.tables);
+            self.places.begin(plan, asker.gang);
+            self.stream.rewind(plan.tables, plan.config, asker, protect);
+            if self.find_prefix(plan, asker) {
+                self.give_back(plan, asker, mark);
+                plan.statement.settle_since(plan.tables, mark);
+                return Verdict::Solved;
+            }
+            plan.statement.rollback(plan.tables, mark);
         }
-        plan.statement.rollback(plan.tables, mark);
         Verdict::Unsolved
     }
 
@@ -133,15 +144,15 @@ impl SearchMemory {
                 plan.statement.keep(plan.tables, pod, asker.action);
             }
             self.places.refresh(plan);
+            self.units.remove(at);
             let kept = self.places.enough() && {
                 let before = plan.statement.mark(plan.tables);
                 let good = self.try_once(plan, asker);
                 plan.statement.rollback(plan.tables, before);
                 good
             };
-            if kept {
-                self.units.remove(at);
-            } else {
+            if !kept {
+                self.units.insert(at, unit);
                 plan.statement.rollback(plan.tables, mark);
                 self.places.refresh(plan);
             }

@@ -1,62 +1,170 @@
 //! One try: everybody who was told to leave and the asker look for a place, in the order in which they would be served
 //! (semantics.md §6.4.6).
+//!
+//! All gangs that wait stand in the line, since a queue is compared with others by the gang at its head; those that are neither
+//! victims nor the asker are passed over when their turn comes.
+
+use std::cmp::{Ordering, Reverse};
 
 use crate::actions::Plan;
 use crate::bounds;
-use crate::index::{Col, GangIdx};
-use crate::order::Order;
+use crate::config::Config;
+use crate::index::{Col, GangIdx, Idx, QueueIdx};
+use crate::order::{Standing, Turn, turn};
 use crate::place::gang::{Attempt, next_request};
-use crate::search::Asker;
-use crate::search::asks;
+use crate::search::{Asker, asks};
 use crate::tables::Tables;
 
 /// Memory of a try.
 #[derive(Clone, Debug, Default)]
 pub struct Simulation {
-    order: Order,
+    /// Gangs of each leaf that waited when the action began, first to be served first.
+    waiting: Col<QueueIdx, Vec<Turn>>,
+    /// How far each leaf's line has moved up.
+    at: Col<QueueIdx, usize>,
+    /// The asker and the victims of each leaf; few.
+    playing: Col<QueueIdx, Vec<Turn>>,
+    standing: Col<QueueIdx, Option<Standing>>,
+    best: Col<QueueIdx, Option<GangIdx>>,
     gangs: Vec<GangIdx>,
-    listed: Col<GangIdx, bool>,
+    plays: Col<GangIdx, bool>,
 }
 
 impl Simulation {
+    /// An action begins.
+    pub(crate) fn begin(&mut self, tables: &Tables, config: &Config) {
+        let queues = tables.queues.parent.len();
+        while self.waiting.len() < queues {
+            self.waiting.push(Vec::new());
+            self.playing.push(Vec::new());
+        }
+        self.waiting.as_mut_slice().iter_mut().for_each(Vec::clear);
+        self.plays.reset(tables.gangs.queue.len(), false);
+        self.gangs.clear();
+        for gang in (0..tables.gangs.queue.len()).map(GangIdx::new) {
+            let Ok(queue) = tables.gangs.queue[gang] else { continue };
+            if tables.queues.is_leaf(queue) && tables.gangs.pending(gang) > 0 {
+                self.waiting[queue].push(turn(tables, config, gang));
+            }
+        }
+        self.waiting.as_mut_slice().iter_mut().for_each(|line| line.sort_unstable());
+    }
+
     /// Whether the asker starts. Victims that find no place stay told to leave.
     pub(crate) fn run(&mut self, plan: &mut Plan<'_>, asker: &Asker, victims: impl Iterator<Item = GangIdx>) -> bool {
-        while self.listed.len() < plan.tables.gangs.queue.len() {
-            self.listed.push(false);
-        }
-        for gang in self.gangs.drain(..) {
-            self.listed[gang] = false;
-        }
-        for gang in victims.chain([asker.gang]) {
-            if !std::mem::replace(&mut self.listed[gang], true) {
-                self.gangs.push(gang);
-            }
-        }
-        let (config, arena, card) = (plan.config, plan.arena, plan.tables.nodes.smallest_card);
-        let next = |tables: &Tables, gang| next_request(tables, config, gang, card, arena);
-        self.order.begin(plan.tables, config, self.gangs.iter().copied(), |gang| next(plan.tables, gang));
-        let mut started = false;
-        while let Some(gang) = self.order.pop(plan.tables, config) {
-            let placed = place(plan, asker, gang);
-            if gang == asker.gang {
-                if !placed {
+        self.line_up(plan, asker, victims);
+        let mut left = self.gangs.len();
+        while left > 0 {
+            let Some((queue, gang)) = self.pop(plan) else { break };
+            if self.plays[gang] {
+                left -= 1;
+                let placed = place(plan, asker, gang);
+                if gang == asker.gang && !placed {
                     return false;
                 }
-                started = true;
             }
-            self.order.settle(plan.tables, config, gang, |gang| next(plan.tables, gang));
+            for above in plan.tables.queues.ancestors(queue) {
+                self.refresh(plan, above);
+            }
         }
-        started
+        true
+    }
+
+    fn line_up(&mut self, plan: &Plan<'_>, asker: &Asker, victims: impl Iterator<Item = GangIdx>) {
+        let (tables, config) = (&*plan.tables, plan.config);
+        let queues = tables.queues.parent.len();
+        for gang in self.gangs.drain(..) {
+            self.plays[gang] = false;
+            if let Ok(queue) = tables.gangs.queue[gang] {
+                self.playing[queue].clear();
+            }
+        }
+        for gang in victims.chain([asker.gang]) {
+            if !std::mem::replace(&mut self.plays[gang], true) {
+                self.gangs.push(gang);
+                let queue = tables.gangs.queue[gang].expect("whoever plays has a queue");
+                self.playing[queue].push(turn(tables, config, gang));
+            }
+        }
+        for &gang in &self.gangs {
+            let queue = tables.gangs.queue[gang].expect("whoever plays has a queue");
+            // Last first, to be popped from the end.
+            self.playing[queue].sort_unstable_by_key(|&turn| Reverse(turn));
+        }
+        self.at.reset(queues, 0);
+        self.standing.reset(queues, None);
+        self.best.reset(queues, None);
+        for &root in &tables.queues.roots {
+            self.refresh_below(plan, root);
+        }
+    }
+
+    fn refresh_below(&mut self, plan: &Plan<'_>, queue: QueueIdx) {
+        for &child in plan.tables.queues.children_of(queue) {
+            self.refresh_below(plan, child);
+        }
+        self.refresh(plan, queue);
+    }
+
+    fn refresh(&mut self, plan: &Plan<'_>, queue: QueueIdx) {
+        let tables = &*plan.tables;
+        self.best[queue] = if tables.queues.is_leaf(queue) {
+            let head = self.head(tables, queue);
+            let playing = self.playing[queue].last().copied();
+            [head, playing].into_iter().flatten().min().map(|(.., gang)| gang)
+        } else {
+            self.first(plan.config, tables.queues.children_of(queue)).and_then(|child| self.best[child])
+        };
+        self.standing[queue] = self.best[queue].map(|gang| {
+            let next = next_request(tables, plan.config, gang, tables.nodes.smallest_card, plan.arena);
+            Standing::of(tables, queue, next)
+        });
+    }
+
+    /// The first gang of a leaf that waits and does not play.
+    fn head(&mut self, tables: &Tables, leaf: QueueIdx) -> Option<Turn> {
+        let line = &self.waiting[leaf];
+        let at = &mut self.at[leaf];
+        while let Some(&head) = line.get(*at) {
+            if !self.plays[head.2] && tables.gangs.pending(head.2) > 0 {
+                return Some(head);
+            }
+            *at += 1;
+        }
+        None
+    }
+
+    fn pop(&mut self, plan: &Plan<'_>) -> Option<(QueueIdx, GangIdx)> {
+        let mut queue = self.first(plan.config, &plan.tables.queues.roots)?;
+        while !plan.tables.queues.is_leaf(queue) {
+            queue = self.first(plan.config, plan.tables.queues.children_of(queue))?;
+        }
+        let gang = self.best[queue]?;
+        if self.playing[queue].last().is_some_and(|&(.., last)| last == gang) {
+            self.playing[queue].pop();
+        } else {
+            self.at[queue] += 1;
+        }
+        Some((queue, gang))
+    }
+
+    fn first(&self, config: &Config, siblings: &[QueueIdx]) -> Option<QueueIdx> {
+        let mut first: Option<(QueueIdx, &Standing)> = None;
+        for &queue in siblings {
+            let Some(standing) = &self.standing[queue] else { continue };
+            if first.is_none_or(|(_, best)| config.plugins.proportion && standing.before(best) == Ordering::Less) {
+                first = Some((queue, standing));
+            }
+        }
+        first.map(|(queue, _)| queue)
     }
 }
 
 /// One turn of one gang, whole or not at all.
 fn place(plan: &mut Plan<'_>, asker: &Asker, gang: GangIdx) -> bool {
-    if plan.config.plugins.proportion {
-        let (asked, pods) = asks(plan, gang, plan.tables.nodes.largest_card);
-        if pods == 0 || !bounds::allow(plan.tables, gang, asked) {
-            return false;
-        }
+    let (asked, pods) = asks(plan, gang, plan.tables.nodes.largest_card);
+    if pods == 0 || plan.config.plugins.proportion && !bounds::allow(plan.tables, gang, asked) {
+        return false;
     }
     let mark = plan.statement.mark(plan.tables);
     let mut attempt = Attempt {

@@ -9,7 +9,7 @@ use std::cmp::{Ordering, Reverse};
 use crate::actions::Plan;
 use crate::config::{Action, Config};
 use crate::index::{Col, GangIdx, Idx, PodIdx, QueueIdx, SubgroupIdx};
-use crate::order::Standing;
+use crate::order::{Standing, Turn, turn};
 use crate::place::gang::in_order;
 use crate::search::rules::{self, Ledger};
 use crate::search::{Asker, Unit};
@@ -17,12 +17,9 @@ use crate::tables::gangs::Member;
 use crate::tables::{Tables, is_active};
 use crate::units::Amounts;
 
-/// A gang's place among the victims of its leaf; larger goes first.
-type Turn = (Reverse<i32>, u8, GangIdx);
-
 #[derive(Clone, Debug, Default)]
 struct Leaf {
-    /// All that may be victims, first to go first.
+    /// All that may be victims, first to go first: the order of service reversed.
     listed: Vec<Turn>,
     /// Those before it hold nothing any more.
     from: usize,
@@ -44,6 +41,8 @@ pub struct Stream {
     taken: Col<QueueIdx, Amounts>,
     /// The leaf that gave last; it has to be looked at again.
     dirty: Option<QueueIdx>,
+    /// Units that the rules of reclaim protect, given what was taken so far, are passed over.
+    protect: bool,
     jobs: u32,
     last_job: Option<GangIdx>,
 }
@@ -71,8 +70,9 @@ impl Stream {
     }
 
     /// Back to the first victim, for an asker.
-    pub fn rewind(&mut self, tables: &Tables, config: &Config, asker: &Asker) {
+    pub fn rewind(&mut self, tables: &Tables, config: &Config, asker: &Asker, protect: bool) {
         let queues = tables.queues.parent.len();
+        self.protect = protect;
         self.best.reset(queues, None);
         self.standing.reset(queues, None);
         self.taken.reset(queues, Amounts::ZERO);
@@ -151,7 +151,7 @@ impl Stream {
             return false;
         }
         match asker.action {
-            Action::Reclaim if plan.config.plugins.proportion => ledger.may_take(plan.tables, asker, leaf),
+            Action::Reclaim if plan.config.plugins.proportion && self.protect => ledger.may_take(plan.tables, asker, leaf),
             Action::Consolidation => {
                 if self.last_job != Some(unit.gang) {
                     if plan.config.victims.consolidation_jobs_max.is_some_and(|max| self.jobs >= max) {
@@ -234,12 +234,6 @@ fn may_be_victim(tables: &Tables, asker: &Asker, gang: GangIdx) -> bool {
     gang != asker.gang
         && tables.gangs.active(gang) > 0
         && (asker.action != Action::Preempt || tables.gangs.priority[gang] < tables.gangs.priority[asker.gang])
-}
-
-fn turn(tables: &Tables, config: &Config, gang: GangIdx) -> Turn {
-    let priority = if config.plugins.priority { tables.gangs.priority[gang] } else { 0 };
-    let elastic = if config.plugins.elastic { tables.gangs.elastic_rank(gang) } else { 0 };
-    (Reverse(priority), elastic, gang)
 }
 
 /// What a gang holds in its queues.
