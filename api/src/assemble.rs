@@ -409,7 +409,7 @@ impl Unconsidered {
                 "Pod",
                 "spec.resourceClaims",
                 self.claims,
-                "pending pods use resource claims (DRA), which this version does not consider: they are not placed",
+                "pending pods use resource claims (DRA): this version does not place them",
             ),
             ("Pod", "spec.affinity", self.pod_affinity, "pending pods have pod affinity, which this version does not consider"),
             (
