@@ -8,14 +8,7 @@ use crate::problem::{Findings, Subject, plain, show, show_json};
 
 /// Plugins that decide nothing here: the first three because they never place a pod, the others because what they need is not
 /// considered yet; that is reported where a pod needs it (`assemble::needs`), so that a default configuration stays quiet.
-const SILENT_PLUGINS: [&str; 6] = [
-    "snapshot",
-    "reflectjoborder",
-    "dynamicresources",
-    "topology",
-    "podaffinity",
-    "numa",
-];
+const SILENT_PLUGINS: [&str; 6] = ["snapshot", "reflectjoborder", "dynamicresources", "topology", "podaffinity", "numa"];
 /// Plugins with effect, in KAI's names.
 const BUILT_PLUGINS: [&str; 18] = [
     "predicates",

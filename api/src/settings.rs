@@ -212,10 +212,7 @@ impl Settings {
                 Some(on) => self.config.victims.consolidating_reclaim = on,
                 None => refuse("true or false"),
             },
-            "useSchedulingSignatures"
-            | "scheduleCSIStorage"
-            | "detailedFitErrors"
-            | "updatePodEvictionCondition" => {
+            "useSchedulingSignatures" | "scheduleCSIStorage" | "detailedFitErrors" | "updatePodEvictionCondition" => {
                 if switch.is_none() {
                     refuse("true or false");
                 }

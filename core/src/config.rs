@@ -157,7 +157,7 @@ impl VictimRules {
         saturation_multiplier: 1.0,
         min_runtime: Some(MinRuntime { preempt: 0, reclaim: 0, reclaim_by: ReclaimProtection::CommonAncestor }),
         staleness_grace: 60_000_000_000,
-        simulations_max: 1000,
+        simulations_max: 128,
     };
 }
 

@@ -90,6 +90,11 @@ impl Failures {
         self.of[gang] = Some(Failure::Reasons(cut(self.start), cut(self.reasons.len())));
     }
 
+    /// The gang found places after all.
+    pub fn forget(&mut self, gang: GangIdx) {
+        self.of[gang] = None;
+    }
+
     /// The gang was not tried.
     pub fn beyond_depth(&mut self, gang: GangIdx, queue: QueueIdx, depth: u32) {
         self.begin(gang);

@@ -116,7 +116,9 @@ impl Statement {
         }
         let groups = (cut(start), cut(tables.pods.group_list.len()));
         let status = if waits || evicted_from.is_some() { PodStatus::Pipelined } else { PodStatus::Allocated };
-        let leaves = evicted_from.filter(|home| holds_node(home.status)).and_then(|home| Some(Left { node: home.node?, groups: home.groups }));
+        let leaves = evicted_from
+            .filter(|home| holds_node(home.status))
+            .and_then(|home| Some(Left { node: home.node?, groups: home.groups }));
         self.push(tables, pod, Placement { status, node: Some(node), groups, leaves }, action);
     }
 
@@ -126,7 +128,10 @@ impl Statement {
     /// If the pod has neither a node nor the promise of one, or is moving already.
     pub fn evict(&mut self, tables: &mut Tables, pod: PodIdx, action: Action) {
         let before = tables.pods.placement(pod);
-        assert!(crate::tables::is_active(before.status) && before.leaves.is_none(), "only a pod that is not leaving is told to leave");
+        assert!(
+            crate::tables::is_active(before.status) && before.leaves.is_none(),
+            "only a pod that is not leaving is told to leave"
+        );
         let node = before.node.filter(|_| holds_node(before.status));
         let groups = if node.is_some() { before.groups } else { (0, 0) };
         tables.pods.evicted_from[pod] = Some(before);

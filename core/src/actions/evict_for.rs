@@ -60,6 +60,9 @@ fn take_turn(plan: &mut Plan<'_>, memory: &mut SearchMemory, hopeless: &mut Hope
     }
     if memory.solve(plan, &asker) == Verdict::Solved {
         hopeless.twin = None;
+        if plan.tables.gangs.pending(gang) == 0 {
+            plan.failures.forget(gang);
+        }
         for subgroup in plan.tables.gangs.subgroups[gang].iter() {
             plan.tables.pods.move_up(subgroup);
         }
@@ -73,8 +76,7 @@ fn may_ask(plan: &Plan<'_>, asker: &Asker) -> bool {
         return true;
     }
     let most = asks(plan, asker.gang, plan.tables.nodes.largest_card).0;
-    bounds::quotas_allow(plan.tables, asker.gang, most)
-        && (asker.action != Action::Reclaim || rules::may_ask(plan.tables, asker))
+    bounds::quotas_allow(plan.tables, asker.gang, most) && (asker.action != Action::Reclaim || rules::may_ask(plan.tables, asker))
 }
 
 /// The last gang that found no room, if nothing changed since: whoever is like it finds none either.

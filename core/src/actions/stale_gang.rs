@@ -6,6 +6,7 @@
 use crate::actions::Plan;
 use crate::config::Action;
 use crate::index::{GangIdx, Idx};
+use crate::search::stream::can_go;
 use crate::snapshot::PodStatus;
 use crate::tables::gangs::Member;
 use crate::tables::{Tables, holds_node, is_active};
@@ -24,7 +25,7 @@ pub fn run(plan: &mut Plan<'_>) {
         }
         let mark = plan.statement.mark(plan.tables);
         for pod in plan.tables.gangs.pods[gang].iter() {
-            if is_active(plan.tables.pods.status[pod]) && plan.tables.pods.leaves[pod].is_none() {
+            if can_go(plan.tables, pod) {
                 plan.statement.evict(plan.tables, pod, Action::StaleGangEviction);
             }
         }

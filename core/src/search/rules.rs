@@ -93,9 +93,7 @@ pub fn is_protected(plan: &Plan<'_>, asker: &Asker, victim: GangIdx) -> bool {
     let Ok(leaf) = plan.tables.gangs.queue[victim] else { return false };
     let queues = &plan.tables.queues;
     let least = match asker.action {
-        Action::Preempt => {
-            queues.ancestors(leaf).find_map(|q| queues.preempt_min_runtime[q]).unwrap_or(rules.preempt)
-        }
+        Action::Preempt => queues.ancestors(leaf).find_map(|q| queues.preempt_min_runtime[q]).unwrap_or(rules.preempt),
         Action::Reclaim => {
             let from = match rules.reclaim_by {
                 ReclaimProtection::OwnQueue => leaf,
@@ -178,8 +176,7 @@ fn level_is_fair(plan: &Plan<'_>, asker: &Asker, ledger: &Ledger, queue: QueueId
         }
     }
     let non_preemptible = queues.non_preemptible[queue];
-    plan.tables.gangs.preemptible[asker.gang]
-        || non_preemptible_at_start(plan, asker, non_preemptible).fits(queues.quota[queue])
+    plan.tables.gangs.preemptible[asker.gang] || non_preemptible_at_start(plan, asker, non_preemptible).fits(queues.quota[queue])
 }
 
 /// After a try the asker is among what its queue holds already.

@@ -14,12 +14,15 @@ use crate::order::{Standing, Turn, turn};
 use crate::place::gang::{Attempt, next_request};
 use crate::search::{Asker, asks};
 use crate::tables::Tables;
+use crate::units::Amounts;
 
 /// Memory of a try.
 #[derive(Clone, Debug, Default)]
 pub struct Simulation {
     /// Gangs of each leaf that waited when the action began, first to be served first.
     waiting: Col<QueueIdx, Vec<Turn>>,
+    /// For each of them where the next one stands that asks for something else: a queue does not stand differently before.
+    next_other: Col<QueueIdx, Vec<u32>>,
     /// How far each leaf's line has moved up.
     at: Col<QueueIdx, usize>,
     /// The asker and the victims of each leaf; few.
@@ -32,13 +35,15 @@ pub struct Simulation {
 
 impl Simulation {
     /// An action begins.
-    pub(crate) fn begin(&mut self, tables: &Tables, config: &Config) {
+    pub(crate) fn begin(&mut self, tables: &Tables, config: &Config, next: impl Fn(GangIdx) -> Amounts) {
         let queues = tables.queues.parent.len();
         while self.waiting.len() < queues {
             self.waiting.push(Vec::new());
+            self.next_other.push(Vec::new());
             self.playing.push(Vec::new());
         }
         self.waiting.as_mut_slice().iter_mut().for_each(Vec::clear);
+        self.playing.as_mut_slice().iter_mut().for_each(Vec::clear);
         self.plays.reset(tables.gangs.queue.len(), false);
         self.gangs.clear();
         for gang in (0..tables.gangs.queue.len()).map(GangIdx::new) {
@@ -47,7 +52,20 @@ impl Simulation {
                 self.waiting[queue].push(turn(tables, config, gang));
             }
         }
-        self.waiting.as_mut_slice().iter_mut().for_each(|line| line.sort_unstable());
+        for queue in self.waiting.indices() {
+            self.waiting[queue].sort_unstable();
+            let (line, others) = (&self.waiting[queue], &mut self.next_other[queue]);
+            others.clear();
+            others.resize(line.len(), 0);
+            let mut after: Option<(Amounts, u32)> = None;
+            for (at, &(.., gang)) in line.iter().enumerate().rev() {
+                let asks = next(gang);
+                let here = u32::try_from(at + 1).expect("gangs are counted in u32");
+                let other = after.filter(|&(same, _)| same == asks).map_or(here, |(_, other)| other);
+                others[at] = other;
+                after = Some((asks, other));
+            }
+        }
     }
 
     /// Whether the asker starts. Victims that find no place stay told to leave.
@@ -143,7 +161,11 @@ impl Simulation {
         if self.playing[queue].last().is_some_and(|&(.., last)| last == gang) {
             self.playing[queue].pop();
         } else {
-            self.at[queue] += 1;
+            // The queue stands as before until somebody plays or asks for something else.
+            let at = self.at[queue];
+            let other = self.next_other[queue][at] as usize;
+            let turn = self.playing[queue].last().map_or(other, |&next| self.waiting[queue].partition_point(|&w| w < next));
+            self.at[queue] = other.min(turn).max(at + 1);
         }
         Some((queue, gang))
     }

@@ -11,11 +11,15 @@ use crate::config::{Action, Config};
 use crate::index::{Col, GangIdx, Idx, PodIdx, QueueIdx, SubgroupIdx};
 use crate::order::{Standing, Turn, turn};
 use crate::place::gang::in_order;
+use crate::search::counting::Places;
 use crate::search::rules::{self, Ledger};
 use crate::search::{Asker, Unit};
 use crate::tables::gangs::Member;
 use crate::tables::{Tables, is_active};
 use crate::units::Amounts;
+
+/// Jobs that reclaim may move for one asker where consolidation has no bound of its own.
+const MOVED_JOBS_MAX: u32 = 64;
 
 #[derive(Clone, Debug, Default)]
 struct Leaf {
@@ -43,6 +47,8 @@ pub struct Stream {
     dirty: Option<QueueIdx>,
     /// Units that the rules of reclaim protect, given what was taken so far, are passed over.
     protect: bool,
+    /// Some unit was passed over for that.
+    passed_over: bool,
     jobs: u32,
     last_job: Option<GangIdx>,
 }
@@ -72,7 +78,7 @@ impl Stream {
     /// Back to the first victim, for an asker.
     pub fn rewind(&mut self, tables: &Tables, config: &Config, asker: &Asker, protect: bool) {
         let queues = tables.queues.parent.len();
-        self.protect = protect;
+        (self.protect, self.passed_over) = (protect, false);
         self.best.reset(queues, None);
         self.standing.reset(queues, None);
         self.taken.reset(queues, Amounts::ZERO);
@@ -107,6 +113,25 @@ impl Stream {
         self.refresh(tables, config, asker, queue);
     }
 
+    /// Whether the asker could start if everybody who may go went; if not, nobody has to be tried.
+    pub(crate) fn could_help(&self, plan: &Plan<'_>, asker: &Asker, places: &mut Places) -> bool {
+        let tables = &*plan.tables;
+        places.could_do(tables, |add| {
+            for leaf in self.leaves.iter().filter(|leaf| leaf.gives) {
+                let gangs = leaf.listed[leaf.from..].iter().map(|&(.., gang)| gang);
+                for gang in gangs.filter(|&gang| may_be_victim(tables, asker, gang)) {
+                    tables.gangs.pods[gang].iter().filter(|&pod| can_go(tables, pod)).for_each(&mut *add);
+                }
+            }
+        })
+    }
+
+    /// Whether the rules of reclaim kept somebody out since the last rewind.
+    #[must_use]
+    pub const fn passed_over(&self) -> bool {
+        self.passed_over
+    }
+
     /// The next unit that may go. Its pods are appended to `pods`.
     pub(crate) fn next(&mut self, plan: &Plan<'_>, asker: &Asker, ledger: &mut Ledger, pods: &mut Vec<PodIdx>) -> Option<Unit> {
         let (tables, config) = (&*plan.tables, plan.config);
@@ -122,8 +147,9 @@ impl Stream {
             }
             let gang = self.leaves[queue].pop()?;
             let start = pods.len();
-            let core = unit_of(tables, config, plan.arena, gang, pods);
-            let unit = Unit { gang, pods: (start, pods.len()), core };
+            let part = unit_of(tables, config, plan.arena, gang, pods);
+            let core = part == Part::All;
+            let unit = Unit { gang, pods: (start, pods.len()), core, single: part == Part::Pod };
             let good = self.admits(plan, asker, ledger, queue, unit);
             if good {
                 let amount = pods[start..].iter().fold(Amounts::ZERO, |sum, &pod| sum + rules::held_before(tables, pod));
@@ -147,23 +173,38 @@ impl Stream {
     }
 
     fn admits(&mut self, plan: &Plan<'_>, asker: &Asker, ledger: &Ledger, leaf: QueueIdx, unit: Unit) -> bool {
-        if unit.pods.0 == unit.pods.1 || unit.core && rules::is_protected(plan, asker, unit.gang) {
+        if unit.pods.0 == unit.pods.1 || !unit.single && rules::is_protected(plan, asker, unit.gang) {
             return false;
         }
         match asker.action {
-            Action::Reclaim if plan.config.plugins.proportion && self.protect => ledger.may_take(plan.tables, asker, leaf),
-            Action::Consolidation => {
-                if self.last_job != Some(unit.gang) {
-                    if plan.config.victims.consolidation_jobs_max.is_some_and(|max| self.jobs >= max) {
-                        return false;
-                    }
-                    self.jobs += 1;
-                    self.last_job = Some(unit.gang);
+            Action::Reclaim if plan.config.plugins.proportion && self.protect => {
+                let may = ledger.may_take(plan.tables, asker, leaf);
+                if !may {
+                    // What is left only shrinks: nobody else of this leaf may be taken either.
+                    self.leaves[leaf].gives = false;
+                    self.passed_over = true;
                 }
-                true
+                may
+            }
+            Action::Consolidation => self.one_job_more(unit.gang, plan.config.victims.consolidation_jobs_max),
+            // Those who may only move are as many as consolidation may move.
+            Action::Reclaim if !self.protect => {
+                self.one_job_more(unit.gang, plan.config.victims.consolidation_jobs_max.or(Some(MOVED_JOBS_MAX)))
             }
             _ => true,
         }
+    }
+
+    fn one_job_more(&mut self, gang: GangIdx, max: Option<u32>) -> bool {
+        if self.last_job == Some(gang) {
+            return true;
+        }
+        if max.is_some_and(|max| self.jobs >= max) {
+            return false;
+        }
+        self.jobs += 1;
+        self.last_job = Some(gang);
+        true
     }
 
     fn refresh(&mut self, tables: &Tables, config: &Config, asker: &Asker, queue: QueueIdx) {
@@ -181,9 +222,7 @@ impl Stream {
         let mut last: Option<(QueueIdx, &Standing)> = None;
         for &queue in siblings {
             let Some(standing) = &self.standing[queue] else { continue };
-            let later = last.is_none_or(|(_, best)| {
-                !config.plugins.proportion || standing.before(best) != Ordering::Less
-            });
+            let later = last.is_none_or(|(_, best)| !config.plugins.proportion || standing.before(best) != Ordering::Less);
             if later {
                 last = Some((queue, standing));
             }
@@ -245,43 +284,55 @@ fn held_by(tables: &Tables, gang: GangIdx) -> Amounts {
         .fold(Amounts::ZERO, |sum, (class, node)| sum + tables.queue_charge(class, node))
 }
 
-/// What goes at once (semantics.md §7.5). Returns whether it is all that the gang has.
-fn unit_of(tables: &Tables, config: &Config, arena: &bumpalo::Bump, gang: GangIdx, pods: &mut Vec<PodIdx>) -> bool {
+/// How much of a gang goes at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// One pod above the minimum of its pod set.
+    Pod,
+    /// A whole member above what is required.
+    Member,
+    /// Everything.
+    All,
+}
+
+/// What goes at once (semantics.md §7.5).
+fn unit_of(tables: &Tables, config: &Config, arena: &bumpalo::Bump, gang: GangIdx, pods: &mut Vec<PodIdx>) -> Part {
     let root = Member::Gang(gang);
     let some_satisfied = tables.gangs.members(root).iter().any(|&member| tables.gangs.satisfied(Member::Subgroup(member)));
-    if some_satisfied && surplus(tables, config, arena, root, pods) {
-        return false;
+    if some_satisfied && let Some(part) = surplus(tables, config, arena, root, pods) {
+        return part;
     }
     pods.extend(tables.gangs.pods[gang].iter().filter(|&pod| can_go(tables, pod)));
-    true
+    Part::All
 }
 
 /// A pod above a minimum, or a whole member above what is required, last first.
-fn surplus(tables: &Tables, config: &Config, arena: &bumpalo::Bump, of: Member, pods: &mut Vec<PodIdx>) -> bool {
+fn surplus(tables: &Tables, config: &Config, arena: &bumpalo::Bump, of: Member, pods: &mut Vec<PodIdx>) -> Option<Part> {
     let gangs = &tables.gangs;
     let members = in_order(tables, config, of, arena);
     for &member in members.iter().rev() {
         let this = Member::Subgroup(member);
         if !gangs.is_pod_set(member) {
-            if surplus(tables, config, arena, this, pods) {
-                return true;
+            let part = surplus(tables, config, arena, this, pods);
+            if part.is_some() {
+                return part;
             }
         } else if gangs.counts[member].active > 0 && gangs.attained(this) > gangs.threshold(this) {
             pods.extend(tables.pods.last_first(member).find(|&pod| can_go(tables, pod)));
-            return true;
+            return Some(Part::Pod);
         }
     }
     if gangs.attained(of) <= gangs.threshold(of) {
-        return false;
+        return None;
     }
     let start = pods.len();
     for &member in members.iter().rev() {
         collect_active(tables, member, pods);
         if pods.len() > start {
-            return true;
+            return Some(Part::Member);
         }
     }
-    false
+    None
 }
 
 fn collect_active(tables: &Tables, of: SubgroupIdx, pods: &mut Vec<PodIdx>) {
@@ -294,6 +345,9 @@ fn collect_active(tables: &Tables, of: SubgroupIdx, pods: &mut Vec<PodIdx>) {
 }
 
 /// Whether a pod can be told to leave: it has a place and is not moving already.
-fn can_go(tables: &Tables, pod: PodIdx) -> bool {
-    is_active(tables.pods.status[pod]) && tables.pods.leaves[pod].is_none() && tables.pods.subgroup[pod].is_some()
+pub(crate) fn can_go(tables: &Tables, pod: PodIdx) -> bool {
+    is_active(tables.pods.status[pod])
+        && tables.pods.node[pod].is_some()
+        && tables.pods.leaves[pod].is_none()
+        && tables.pods.subgroup[pod].is_some()
 }

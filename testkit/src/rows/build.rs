@@ -2,7 +2,7 @@
 
 use muster_core::index::{ClassIdx, Col, GangIdx, GroupIdx, Idx, LabelIdx, NodeIdx, PodIdx, QueueIdx, Span, SubgroupIdx};
 use muster_core::snapshot::{
-    ClassRow, ExtraDim, GangRow, GangTimes, GpuRequest, LabelRow, NoQueue, PodRow, PodStatus, QueueRow, Requirement, Snapshot, SubgroupKind,
+    ClassRow, ExtraDim, GangRow, GpuRequest, LabelRow, NoQueue, PodRow, PodStatus, QueueRow, Requirement, Snapshot, SubgroupKind,
     SubgroupRow,
 };
 
@@ -110,7 +110,7 @@ fn gang_row(gang: &GangDraft, queues: &Col<QueueIdx, QueueRow>) -> GangRow {
         required: all_or(gang.tree.required, members),
         pods: Span::EMPTY,
         backed_off: gang.backed_off,
-        times: GangTimes::default(),
+        times: gang.times,
     }
 }
 

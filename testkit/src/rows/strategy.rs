@@ -1,8 +1,12 @@
 //! How drafts are drawn. Weights are set so that most gangs can be placed and every special case turns up in a few hundred draws.
 
-use muster_core::config::{Action, CardOrder, Config, NodePlacement, Plugins, Strategy as Placement};
+use muster_core::config::{
+    Action, CardOrder, Config, MinRuntime, NodePlacement, Plugins, ReclaimProtection, Strategy as Placement, VictimRules,
+};
 use muster_core::index::{DimIdx, Idx, KeyIdx, LabelIdx, NodeIdx, TaintIdx};
-use muster_core::snapshot::{Blocked, ClassRow, GpuRequest, Mig, NodeRow, PodStatus, QueueRow, Requirement, TaskPriority};
+use muster_core::snapshot::{
+    Blocked, ClassRow, GangTimes, GpuRequest, Mig, NodeRow, PodStatus, QueueRow, Requirement, TaskPriority,
+};
 use muster_core::units::{Amounts, MICRO_PER_GPU, UNLIMITED};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -10,6 +14,8 @@ use proptest::prelude::*;
 use super::{Draft, GangDraft, MIG_GPUS, NodeDraft, PodDraft, QueueDraft, QueuePick, SIZES, TAINTS, TreeDraft, ZONES};
 
 const GIB: i64 = 1 << 30;
+/// The instant of every cycle: what happened, happened between 0 and this.
+const NOW: i64 = 100;
 
 /// Clusters with everything that rows can say.
 pub fn drafts() -> impl Strategy<Value = Draft> {
@@ -47,6 +53,91 @@ pub fn shared_drafts() -> impl Strategy<Value = Draft> {
     })
 }
 
+/// Clusters so full that gangs start only if others go or move: few nodes of few GPUs, gangs that mostly run or wait as a whole,
+/// in queues that hold more or less than is theirs.
+pub fn contended_drafts() -> impl Strategy<Value = Draft> {
+    let node = (1i64..=8, prop_oneof![3 => Just(0u8), 1 => 1u8..4]).prop_map(|(gpus, taints)| NodeDraft {
+        row: NodeRow {
+            cpu: 64_000,
+            memory: 64 * GIB,
+            gpus,
+            pods: 30,
+            gpu_count: gpus,
+            card_mib: Some(40_000),
+            ready: true,
+            ..NodeRow::default()
+        },
+        zone: None,
+        size: None,
+        taints,
+    });
+    let gpu = prop_oneof![
+        6 => (1u32..=3).prop_map(GpuRequest::Whole),
+        2 => (1i64..=3).prop_map(|part| GpuRequest::Fraction { portion: part * MICRO_PER_GPU / 4, devices: 1 }),
+        1 => (1i64..=3).prop_map(|part| GpuRequest::Memory { mib: part * 10_000, devices: 1 }),
+    ];
+    let class = (gpu, 0u8..4).prop_map(|(gpu, tolerated)| ClassRow {
+        cpu: 100,
+        gpu,
+        tolerated: (0..TAINTS).filter(|taint| tolerated >> taint & 1 == 1).map(TaintIdx::new).collect(),
+        ..ClassRow::default()
+    });
+    let gang = (gang(), any::<[bool; 2]>(), 0u8..4).prop_map(|(mut gang, [runs, plain], mixed)| {
+        gang.preemptible |= mixed > 0;
+        for (n, pod) in gang.pods.iter_mut().enumerate() {
+            if mixed > 0 && pod.status != PodStatus::Succeeded {
+                pod.status = if runs { PodStatus::Running } else { PodStatus::Pending };
+            }
+            (pod.foreign, pod.forced, pod.class) = (false, false, None);
+            pod.node = Some(pod.node.unwrap_or(n));
+        }
+        if plain {
+            let min = u32::try_from(gang.pods.len()).expect("few pods").min(2);
+            gang.tree = TreeDraft { leaves: vec![min], sets: vec![], required: 0, sets_first: false };
+        }
+        gang
+    });
+    let queue = (queue(), any::<[bool; 2]>(), 0i64..6).prop_map(|(mut queue, [quota, limit], gpus)| {
+        queue.row.quota = Amounts::new(UNLIMITED, UNLIMITED, if quota { gpus * MICRO_PER_GPU } else { queue.row.quota.0[2] });
+        if limit {
+            queue.row.limit = Amounts::UNLIMITED;
+        }
+        queue.row.weight = queue.row.weight.map(|weight| weight + 1.0);
+        queue
+    });
+    (config(), vec(node, 1..=5), vec(queue, 1..=6), vec(class, 1..=4), vec(gang, 1..=16)).prop_map(
+        |(config, nodes, queues, classes, gangs)| {
+            let config = Config { restrict_nodes: false, plugins: Plugins::ALL, actions: Action::DEFAULT.to_vec(), ..config };
+            Draft { config, nodes, queues, classes, gangs, loose: vec![] }
+        },
+    )
+}
+
+/// Clusters with room in pieces: small gangs run here and there, large ones wait, queues are no obstacle.
+pub fn fragmented_drafts() -> impl Strategy<Value = Draft> {
+    let classes: Vec<ClassRow> = (1..=4).map(|gpus| ClassRow { gpu: GpuRequest::Whole(gpus), ..ClassRow::default() }).collect();
+    (contended_drafts(), 2usize..=6, vec((0usize..6, any::<bool>()), 16)).prop_map(move |(mut draft, nodes, sizes)| {
+        draft.nodes.truncate(1);
+        draft.nodes[0].taints = 0;
+        (draft.nodes[0].row.gpus, draft.nodes[0].row.gpu_count) = (4, 4);
+        draft.nodes = vec![draft.nodes[0].clone(); nodes];
+        draft.classes.clone_from(&classes);
+        for queue in &mut draft.queues {
+            (queue.row.quota, queue.row.limit) = (Amounts::UNLIMITED, Amounts::UNLIMITED);
+        }
+        for (n, (gang, (at, large))) in draft.gangs.iter_mut().zip(sizes).enumerate() {
+            let runs = n < nodes + nodes / 2;
+            (gang.class, gang.backed_off, gang.preemptible) = (usize::from(large) + if runs { 0 } else { 2 }, false, true);
+            gang.tree = TreeDraft { leaves: vec![1], sets: vec![], required: 0, sets_first: false };
+            gang.pods.truncate(1);
+            for pod in &mut gang.pods {
+                (pod.status, pod.node) = (if runs { PodStatus::Running } else { PodStatus::Pending }, Some(at + n));
+            }
+        }
+        draft
+    })
+}
+
 /// Tiny clusters of whole GPUs where a gang's chance does not depend on where others went: one class, one unlimited queue, pod
 /// sets without running pods.
 pub fn plain_drafts() -> impl Strategy<Value = Draft> {
@@ -65,10 +156,11 @@ pub fn plain_drafts() -> impl Strategy<Value = Draft> {
             tree: TreeDraft { leaves: vec![min], sets: vec![], required: 0, sets_first: false },
             class: 0,
             pods,
+            times: GangTimes::default(),
         })
     });
     (vec(node, 1..=6), 1u32..=3, vec(gang, 1..=8)).prop_map(|(nodes, gpus, gangs)| Draft {
-        config: Config::kai_default(),
+        config: Config { actions: vec![Action::Allocate], ..Config::kai_default() },
         nodes,
         queues: vec![QueueDraft {
             row: QueueRow { quota: Amounts::UNLIMITED, limit: Amounts::UNLIMITED, weight: [1.0; 3], ..QueueRow::default() },
@@ -97,17 +189,62 @@ fn config() -> impl Strategy<Value = Config> {
         prop_oneof![3 => Just(CardOrder::Pack), 1 => Just(CardOrder::Spread), 1 => Just(CardOrder::Index)],
         0.0..2.0f64,
         prop_oneof![6 => Just(false), 1 => Just(true)],
+        victim_rules(),
     )
-        .prop_map(|(actions, depth, plugins, node_placement, card_order, k_value, restrict_nodes)| Config {
+        .prop_map(|(actions, depth, plugins, node_placement, card_order, k_value, restrict_nodes, victims)| Config {
             actions,
-            depth: [depth, None, None, None, None],
+            now: NOW,
+            depth: [depth; 5],
+            victims,
             plugins,
             node_placement,
             card_order,
             k_value,
             restrict_nodes,
-            ..Config::kai_default()
         })
+}
+
+fn victim_rules() -> impl Strategy<Value = VictimRules> {
+    let by = prop_oneof![Just(ReclaimProtection::CommonAncestor), Just(ReclaimProtection::OwnQueue)];
+    let least =
+        (0..NOW / 2, 0..NOW / 2, by).prop_map(|(preempt, reclaim, reclaim_by)| MinRuntime { preempt, reclaim, reclaim_by });
+    (
+        0u8..20,
+        prop_oneof![6 => Just(Some(16)), 1 => (0u32..3).prop_map(Some), 1 => Just(None)],
+        prop_oneof![3 => Just(true), 1 => Just(false)],
+        prop_oneof![3 => Just(1.0), 1 => 1.0..2.0f64],
+        prop_oneof![1 => Just(None), 3 => least.prop_map(Some)],
+        -1..NOW,
+        prop_oneof![6 => Just(1000u32), 1 => 1u32..5],
+    )
+        .prop_map(
+            |(search, moved, consolidating_reclaim, saturation_multiplier, min_runtime, staleness_grace, simulations_max)| {
+                VictimRules {
+                    search: search > 0,
+                    consolidation_jobs_max: moved,
+                    consolidating_reclaim,
+                    saturation_multiplier,
+                    min_runtime,
+                    staleness_grace,
+                    simulations_max,
+                }
+            },
+        )
+}
+
+fn times() -> impl Strategy<Value = GangTimes> {
+    let when = || prop_oneof![2 => Just(None), 1 => (0..NOW).prop_map(Some)];
+    let (delay, grace) = (prop_oneof![4 => Just(0i64), 1 => 0..NOW], prop_oneof![4 => Just(None), 1 => (-1..NOW).prop_map(Some)]);
+    (0..NOW, when(), when(), when(), delay, grace).prop_map(
+        |(created, started, evicted, stale, preemption_delay, staleness_grace)| GangTimes {
+            created,
+            started,
+            evicted,
+            stale,
+            preemption_delay,
+            staleness_grace,
+        },
+    )
 }
 
 fn plugins() -> impl Strategy<Value = Plugins> {
@@ -179,7 +316,9 @@ fn extra(most: i64) -> impl Strategy<Value = Vec<(DimIdx, i64)>> {
 fn queue() -> impl Strategy<Value = QueueDraft> {
     let bound = || (bounded(0..40i64, 1000), bounded(0..64i64, GIB), bounded(0..80i64, MICRO_PER_GPU / 8));
     let numbers = (0i32..3, [0u8..4, 0..4, 0..4], [0u8..4, 0..4, 0..4], 0u8..3, any::<prop::sample::Index>());
-    (bound(), bound(), numbers).prop_map(|(quota, limit, (priority, weight, usage, level, parent))| QueueDraft {
+    let least = || prop_oneof![3 => Just(None), 1 => (0..NOW).prop_map(Some)];
+    let least = (least(), least());
+    (bound(), bound(), numbers, least).prop_map(|(quota, limit, (priority, weight, usage, level, parent), least)| QueueDraft {
         row: QueueRow {
             parent: None,
             priority,
@@ -187,6 +326,8 @@ fn queue() -> impl Strategy<Value = QueueDraft> {
             limit: Amounts::new(limit.0, limit.1, limit.2),
             weight: weight.map(f64::from),
             usage: usage.map(|parts| f64::from(parts) / 8.0),
+            preempt_min_runtime: least.0,
+            reclaim_min_runtime: least.1,
         },
         level,
         parent: parent.index(1 << 16),
@@ -264,8 +405,8 @@ fn gang() -> impl Strategy<Value = GangDraft> {
         1 => Just(QueuePick::MissingAncestor),
     ];
     let tree = prop_oneof![5 => single_tree(), 3 => tree()];
-    (queue, 0i32..3, any::<bool>(), 0u8..20, tree, 0usize..100, vec(pod(Loose::No), 0..=8)).prop_map(
-        |(queue, priority, preemptible, backed_off, tree, class, pods)| GangDraft {
+    (queue, 0i32..3, any::<bool>(), 0u8..20, tree, 0usize..100, vec(pod(Loose::No), 0..=8), times()).prop_map(
+        |(queue, priority, preemptible, backed_off, tree, class, pods, times)| GangDraft {
             queue,
             priority,
             preemptible,
@@ -273,6 +414,7 @@ fn gang() -> impl Strategy<Value = GangDraft> {
             tree,
             class,
             pods,
+            times,
         },
     )
 }
