@@ -15,6 +15,7 @@ use crate::classes::{Shape, Shapes, Tables, tables};
 use crate::gangs::{self, DEFAULT_SUBGROUP, GangFacts};
 use crate::names::{Names, ObjectName};
 use crate::nodes::{NodeFacts, NodeRead};
+use crate::overcommit;
 use crate::pods::{BindFacts, Phase, PodFacts};
 use crate::problem::{Findings, Subject, show};
 use crate::queues::{QueueFacts, Tree, tree};
@@ -71,6 +72,7 @@ pub(crate) fn assemble(mut facts: Facts, settings: &Settings, now: Timestamp, fi
     let Builder { rows, .. } = builder;
     let (mut snapshot, names) = rows.finish(nodes, tree, settings);
     snapshot.config.now = gangs::nanoseconds(now);
+    overcommit::warn(&snapshot, &names, findings);
     Assembled { snapshot, names, left_out }
 }
 
@@ -227,7 +229,9 @@ impl Builder<'_> {
     fn queue_of(&self, name: &str) -> Result<QueueIdx, NoQueue> {
         match self.tree.by_name.get(name) {
             Some(&at) => Ok(QueueIdx::new(at)),
-            None if self.tree.orphans.iter().any(|orphan| orphan == name) => Err(NoQueue::MissingAncestor),
+            None if self.tree.orphans.binary_search_by(|orphan| orphan.as_str().cmp(name)).is_ok() => {
+                Err(NoQueue::MissingAncestor)
+            }
             None => Err(NoQueue::Missing),
         }
     }
@@ -321,7 +325,7 @@ impl Builder<'_> {
 }
 
 /// Statuses that charge a node (semantics.md §1.3).
-const fn is_active(status: PodStatus) -> bool {
+pub(crate) const fn is_active(status: PodStatus) -> bool {
     matches!(
         status,
         PodStatus::Binding | PodStatus::Bound | PodStatus::Running | PodStatus::Releasing | PodStatus::StuckInReleasing
@@ -368,8 +372,8 @@ impl Strays {
         }
         let subject = Subject { kind: "Pod", namespace: "", name: "" };
         let note = format!(
-            "pending pods name pod groups ({} pods, {} groups) that are not in this shard, and are not placed: create them, or give them this shard's \
-             node-pool label",
+            "pending pods name pod groups ({} pods, {} groups) that are not in this shard, and are not placed: create them, \
+             or give them this shard's node-pool label",
             self.pods,
             self.groups.len()
         );

@@ -7,6 +7,7 @@ use muster_core::snapshot::{GangTimes, SubgroupKind};
 use crate::crds::Object;
 use crate::crds::podgroup::{PodGroupSpec, PodGroupStatus, Preemptibility, SchedulingCondition, SubGroup, TopologyConstraint};
 use crate::duration::parse_nanoseconds;
+use crate::forest::{Above, above};
 use crate::names::ObjectName;
 use crate::problem::{Findings, Subject, show};
 use crate::settings::Settings;
@@ -15,7 +16,7 @@ use crate::validate::object_name;
 /// The pod set of gangs without sub-groups, and of pods that name none.
 pub(crate) const DEFAULT_SUBGROUP: &str = "default";
 const SUBGROUP_NAME: &str = "lower-case letters, digits and '-', letters or digits at both ends";
-const AT_LEAST_0: &str = "an integer of 0 or more";
+const AT_LEAST_0: &str = "an integer of 0 or more, at most 2147483647";
 
 /// A gang without indices.
 #[derive(Clone, Debug, PartialEq)]
@@ -194,7 +195,11 @@ fn members_of(subject: Subject<'_>, subgroups: &[SubGroup], min: Option<u32>, fi
             flat(1)
         }
         Ok(parents) => {
-            let kinds = (0..sorted.len()).map(|i| kind_of(subject, sorted[i], i, &parents, findings));
+            let mut children = vec![0; sorted.len()];
+            for parent in parents.iter().flatten() {
+                children[*parent] += 1;
+            }
+            let kinds = sorted.iter().zip(&children).map(|(member, children)| kind_of(subject, member, *children, findings));
             let kinds: Vec<_> = kinds.collect();
             let parts = sorted.iter().zip(&parents).zip(kinds);
             parts.map(|((member, &parent), kind)| Member { name: member.name.clone(), parent, kind }).collect()
@@ -217,24 +222,14 @@ fn linked(sorted: &[&SubGroup]) -> Result<Vec<Option<usize>>, String> {
             Some(at.map_err(|_| format!("parent {parent} of {} does not exist", member.name))?)
         });
     }
-    for start in 0..parents.len() {
-        let depth = std::iter::successors(parents[start], |&at| parents[at]).take(parents.len() + 1).count();
-        if depth > parents.len() {
-            return Err(format!("{} is above itself", sorted[start].name));
-        }
+    if let Some(at) = above(&parents).iter().position(|above| *above == Above::Cycle) {
+        return Err(format!("{} is above itself", sorted[at].name));
     }
     Ok(parents)
 }
 
-fn kind_of(
-    subject: Subject<'_>,
-    member: &SubGroup,
-    at: usize,
-    parents: &[Option<usize>],
-    findings: &mut Findings,
-) -> SubgroupKind {
-    let children = parents.iter().filter(|&&parent| parent == Some(at)).count();
-    let children = u32::try_from(children).unwrap_or(u32::MAX);
+/// `children`: how many members are right below this one.
+fn kind_of(subject: Subject<'_>, member: &SubGroup, children: u32, findings: &mut Findings) -> SubgroupKind {
     let count = |given: Option<i32>| given.and_then(|n| u32::try_from(n).ok());
     let mut odd = |part: &str, note: &str| {
         findings.warn(subject, &format!("spec.subGroups.{}.{part}", member.name), String::new(), note);

@@ -38,7 +38,7 @@ pub(crate) fn request_of(
     refuse: bool,
     findings: &mut Findings,
 ) -> GpuRequest {
-    let devices = read(subject, annotations, DEVICES, refuse, "an integer of 1 or more", findings, |text| {
+    let devices = read(subject, annotations, DEVICES, refuse, "an integer of 1 or more, at most 4294967295", findings, |text| {
         text.parse().ok().filter(|&n: &u32| n >= 1)
     });
     let memory = read(subject, annotations, MEMORY, refuse, "MiB as an integer of 1 or more", findings, |text| {

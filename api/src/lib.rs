@@ -26,9 +26,11 @@ pub mod sentences;
 
 mod assemble;
 mod classes;
+mod forest;
 mod gangs;
 mod gpu;
 mod nodes;
+mod overcommit;
 mod plugins;
 mod pods;
 mod queues;

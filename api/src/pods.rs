@@ -195,7 +195,8 @@ fn add_legacy_mig(
                 None => requests.extra.push((key.clone(), milli)),
             },
             None => {
-                findings.judge(refuse, subject, &format!("metadata.annotations.{key}"), show(text), "an integer of 0 or more");
+                let expected = "an integer of 0 or more, at most 9223372036854775";
+                findings.judge(refuse, subject, &format!("metadata.annotations.{key}"), show(text), expected);
             }
         }
     }

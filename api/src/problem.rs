@@ -89,13 +89,23 @@ impl fmt::Display for Problems {
 /// Why nothing could be loaded.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failure {
-    /// The input as a whole cannot be read: no such file, truncated archive, not JSON or YAML, empty. One message that names
-    /// the input.
+    /// The input as a whole cannot be read: no such file, truncated archive, not JSON or YAML, empty. One line that names
+    /// the input, then a summary line.
     #[error("{0}")]
     Unreadable(String),
     /// Objects or settings are wrong: one line each, then a summary line.
     #[error("{0}")]
     Bad(Problems),
+}
+
+impl Failure {
+    /// With a summary line where there is none yet: every failure ends in one.
+    pub(crate) fn summed_up(self, input: &str) -> Self {
+        match self {
+            Self::Unreadable(message) => Self::Unreadable(format!("{message}\n1 error in {input}")),
+            bad @ Self::Bad(_) => bad,
+        }
+    }
 }
 
 /// Who a finding is about.

@@ -59,6 +59,12 @@ impl Quantity {
         i64::try_from(divide_up(self.0, NANO / 1000)).ok()
     }
 
+    /// In whole units, rounded up, of any size.
+    #[must_use]
+    pub const fn ceil(self) -> i128 {
+        divide_up(self.0, NANO)
+    }
+
     /// Whether it is a whole number of units.
     #[must_use]
     pub const fn is_whole(self) -> bool {
@@ -81,6 +87,19 @@ impl Quantity {
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
+    }
+}
+
+/// As a decimal number of units, exactly.
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.0 < 0 { "-" } else { "" };
+        let (whole, rest) = (self.0.unsigned_abs() / NANO.unsigned_abs(), self.0.unsigned_abs() % NANO.unsigned_abs());
+        write!(f, "{sign}{whole}")?;
+        if rest > 0 {
+            write!(f, ".{}", format!("{rest:09}").trim_end_matches('0'))?;
+        }
+        Ok(())
     }
 }
 

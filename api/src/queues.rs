@@ -8,7 +8,8 @@ use muster_core::units::{Amounts, MICRO_PER_GPU, Resource, UNLIMITED};
 use crate::crds::Object;
 use crate::crds::queue::{QueueResource, QueueSpec};
 use crate::duration::parse_nanoseconds;
-use crate::problem::{Findings, Subject, show};
+use crate::forest::{Above, above};
+use crate::problem::{Findings, Subject, plain, show};
 use crate::settings::Settings;
 use crate::validate::cluster_name;
 
@@ -119,7 +120,7 @@ pub(crate) struct Tree {
     pub(crate) parents: Vec<Option<usize>>,
     /// Position in `kept` by name.
     pub(crate) by_name: BTreeMap<String, usize>,
-    /// Names of queues that exist but lack an ancestor.
+    /// Names of queues that exist but lack an ancestor, sorted.
     pub(crate) orphans: Vec<String>,
     /// Left out because they are bad: cyclic.
     pub(crate) cyclic: usize,
@@ -139,25 +140,36 @@ pub(crate) fn tree(mut queues: Vec<QueueFacts>, full_hierarchy: bool, findings: 
     queues.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     let all: BTreeMap<&str, usize> = queues.iter().enumerate().map(|(i, queue)| (queue.name.as_str(), i)).collect();
     let parent_of = |i: usize| all.get(queues[i].parent.as_str()).copied().filter(|_| !queues[i].parent.is_empty());
-    let fates: Vec<Fate> = (0..queues.len()).map(|i| fate(&queues, i, parent_of)).collect();
+    let parents: Vec<Option<usize>> = (0..queues.len()).map(parent_of).collect();
+    let fates = above(&parents);
+    let rooted = |fate: &Above| matches!(fate, Above::Root(top) if queues[*top].parent.is_empty());
     let mut tree = Tree::default();
     for (queue, fate) in queues.iter().zip(&fates) {
         let subject = Subject { kind: "Queue", namespace: "", name: &queue.name };
+        let parent = show(&queue.parent);
         match fate {
-            Fate::Rooted => {}
-            Fate::Orphan(missing) => {
+            Above::Root(top) if queues[*top].parent.is_empty() => {}
+            Above::Root(top) => {
+                let missing = plain(&queues[*top].parent);
                 let note = format!("queue {missing} does not exist in this shard: nothing is served in this queue");
-                findings.warn(subject, "spec.parentQueue", show(&queue.parent), note);
+                findings.warn(subject, "spec.parentQueue", parent, note);
                 tree.orphans.push(queue.name.clone());
             }
-            Fate::Cyclic => {
-                findings.bad(subject, "spec.parentQueue", show(&queue.parent), "a queue that is not below this one");
+            // Only the cycle itself is at fault.
+            Above::BelowCycle => {
+                let note = "a queue further up is below itself: nothing is served in this queue";
+                findings.warn(subject, "spec.parentQueue", parent, note);
+                tree.orphans.push(queue.name.clone());
+            }
+            Above::Cycle => {
+                findings.bad(subject, "spec.parentQueue", parent, "a queue that is not below this one");
                 tree.cyclic += 1;
             }
         }
     }
+    tree.orphans.sort_unstable();
     let mut rooted: Vec<QueueFacts> =
-        queues.iter().zip(&fates).filter(|(_, fate)| matches!(fate, Fate::Rooted)).map(|(queue, _)| queue.clone()).collect();
+        queues.iter().zip(&fates).filter(|(_, fate)| rooted(fate)).map(|(queue, _)| queue.clone()).collect();
     tree.by_name = rooted.iter().enumerate().map(|(i, queue)| (queue.name.clone(), i)).collect();
     tree.parents = rooted.iter().map(|queue| tree.by_name.get(&queue.parent).copied()).collect();
     if synthetic {
@@ -166,28 +178,6 @@ pub(crate) fn tree(mut queues: Vec<QueueFacts>, full_hierarchy: bool, findings: 
     }
     tree.kept.append(&mut rooted);
     tree
-}
-
-enum Fate {
-    Rooted,
-    Orphan(String),
-    Cyclic,
-}
-
-/// What walking up from a queue leads to. A queue below a cycle counts as an orphan: only the cycle itself is at fault.
-fn fate(queues: &[QueueFacts], start: usize, parent_of: impl Fn(usize) -> Option<usize>) -> Fate {
-    let mut at = start;
-    for _ in 0..=queues.len() {
-        if queues[at].parent.is_empty() {
-            return Fate::Rooted;
-        }
-        match parent_of(at) {
-            None => return Fate::Orphan(queues[at].parent.clone()),
-            Some(parent) if parent == start => return Fate::Cyclic,
-            Some(parent) => at = parent,
-        }
-    }
-    Fate::Orphan(queues[start].parent.clone())
 }
 
 fn synthetic_root() -> QueueFacts {

@@ -25,12 +25,13 @@ pub fn count(number: i64) -> String {
 
 /// `amount / 10^decimals` with up to three decimals, or as many as it takes to tell it from 0.
 fn decimal(amount: i64, decimals: u32) -> String {
-    let one = 10_u64.pow(decimals);
-    let magnitude = amount.unsigned_abs();
+    // In 128 bits, where no product below leaves its range.
+    let one = 10_u128.pow(decimals);
+    let magnitude = u128::from(amount.unsigned_abs());
     let keep = if decimals > 3 && (magnitude + one / 2000) * 1000 / one == 0 { decimals } else { decimals.min(3) };
-    let step = 10_u64.pow(decimals - keep);
+    let step = 10_u128.pow(decimals - keep);
     let rounded = (magnitude + step / 2) / step;
-    let unit = 10_u64.pow(keep);
+    let unit = 10_u128.pow(keep);
     let whole = count(i64::try_from(rounded / unit).unwrap_or(i64::MAX));
     let part = format!("{:0width$}", rounded % unit, width = keep as usize);
     let part = part.trim_end_matches('0');
@@ -121,6 +122,9 @@ mod tests {
             (bare(Resource::Gpu, 0), "0"),
             (bare(Resource::Gpu, UNLIMITED), "unlimited"),
             (bare(Resource::Gpu, 100_000_000_000), "100,000"),
+            (bare(Resource::Gpu, 100_000_000_000_000_000), "100,000,000,000"),
+            (bare(Resource::Gpu, i64::MAX - 1), "9,223,372,036,854.776"),
+            (bare(Resource::Cpu, i64::MAX - 1), "9,223,372,036,854,775.806"),
             (full(Resource::Gpu, 1_000_000), "1 GPU"),
             (full(Resource::Cpu, 1000), "1 CPU core"),
             (full(Resource::Cpu, 12_500), "12.5 CPU cores"),

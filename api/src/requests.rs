@@ -99,6 +99,27 @@ fn container_requests(
     requests
 }
 
+/// The largest amount of a resource that a row can hold, in units of the resource.
+fn most(name: &str) -> i128 {
+    match name {
+        "memory" | "pods" => i128::from(i64::MAX),
+        name if WHOLE.contains(&name) => i128::from(u32::MAX),
+        _ => i128::from(i64::MAX / 1000),
+    }
+}
+
+/// Takes out, as bad, what is beyond a row's range by itself.
+fn countable(subject: Subject<'_>, field: fmt::Arguments<'_>, mut amounts: Resources, findings: &mut Findings) -> Resources {
+    amounts.0.retain(|(name, amount)| {
+        let fits = amount.ceil() <= most(name);
+        if !fits {
+            findings.bad(subject, &format!("{field}.{name}"), amount.to_string(), format!("at most {}", most(name)));
+        }
+        fits
+    });
+    amounts
+}
+
 fn add(sum: &mut Resources, more: &Resources) {
     for (name, amount) in &more.0 {
         sum.join(name.clone(), *amount, Quantity::plus);
@@ -117,6 +138,7 @@ pub(crate) fn effective(subject: Subject<'_>, spec: &mut k8s::PodSpec, findings:
     for (i, container) in spec.containers.iter_mut().enumerate() {
         let field = format_args!("spec.containers[{i}].resources");
         let requests = container_requests(subject, field, container.resources.take(), findings);
+        let requests = countable(subject, format_args!("{field}.requests"), requests, findings);
         if sum.0.is_empty() {
             sum = requests;
         } else {
@@ -127,7 +149,8 @@ pub(crate) fn effective(subject: Subject<'_>, spec: &mut k8s::PodSpec, findings:
         let (mut sidecars, mut most) = (Resources::default(), Resources::default());
         for (i, container) in containers.iter_mut().enumerate() {
             let field = format_args!("spec.initContainers[{i}].resources");
-            let mut requests = container_requests(subject, field, container.resources.take(), findings);
+            let requests = container_requests(subject, field, container.resources.take(), findings);
+            let mut requests = countable(subject, format_args!("{field}.requests"), requests, findings);
             if container.restart_policy.as_deref() == Some("Always") {
                 add(&mut sum, &requests);
                 add(&mut sidecars, &requests);
@@ -190,7 +213,8 @@ pub(crate) fn in_row_units(subject: Subject<'_>, field: &str, amounts: Resources
             },
         };
         if converted.is_none() {
-            findings.bad(subject, &format!("{field}.{name}"), String::new(), "an amount that can be counted (it overflows)");
+            let expected = format!("at most {} in all", most(&name));
+            findings.bad(subject, &format!("{field}.{name}"), amount.to_string(), expected);
         }
     }
     row
@@ -282,13 +306,18 @@ mod tests {
             (json!({"cpu": "x"}), "a quantity such as"),
             (json!({"memory": "99999999999999999999"}), "below 2^63"),
             (json!({"nvidia.com/gpu": "0.5"}), "a whole number"),
-            (json!({"nvidia.com/gpu": "5000000000"}), "overflows"),
-            (json!({"ephemeral-storage": "9E"}), "overflows"),
+            (
+                json!({"nvidia.com/gpu": "5000000000"}),
+                "spec.containers[0].resources.requests.nvidia.com/gpu: 5000000000: expected at most 4294967295",
+            ),
+            (json!({"ephemeral-storage": "9E"}), "9000000000000000000: expected at most 9223372036854775"),
             (json!({"a b": "1"}), "a resource name"),
         ] {
             let (_, bad) = requests(json!({"containers": [asks(list.clone())]}));
             assert!(bad.len() == 1 && bad[0].contains(part), "{list}: {bad:?}");
         }
+        let (_, sum) = requests(json!({"containers": [asks(json!({"memory": "9E"})), asks(json!({"memory": "9E"}))]}));
+        assert_eq!(sum, ["Pod ns/p: requests.memory: 18000000000000000000: expected at most 9223372036854775807 in all"]);
         let above = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}]});
         assert_eq!(requests(above).1.len(), 1);
         let level = json!({"containers": [], "resources": {"requests": {"nvidia.com/gpu": "1"}}});

@@ -1,6 +1,7 @@
 //! Every [`Reason`] as a stable code, one sentence, and what to do next. `core` yields indices and numbers; the words are here
 //! and nowhere else. Pure: the same reason gives the same words.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use muster_core::explain::{Bound, Nearest, Reason, Refusal, Scarce, Shortage, Tally};
@@ -66,13 +67,39 @@ pub const fn code(reason: &Reason) -> &'static str {
 /// Why `gang` waits, in one sentence with names and numbers.
 #[must_use]
 pub fn sentence(reason: &Reason, gang: GangIdx, facts: Facts<'_>) -> String {
-    say(reason, gang, facts, Naming::Named)
+    shown(say(reason, gang, facts, Naming::Named))
 }
 
 /// The same without what differs between gangs that wait for the same thing: they have the same gist.
 #[must_use]
 pub fn gist(reason: &Reason, gang: GangIdx, facts: Facts<'_>) -> String {
-    say(reason, gang, facts, Naming::Unnamed)
+    shown(say(reason, gang, facts, Naming::Unnamed))
+}
+
+/// `text` with what would garble or steer a terminal escaped: control characters (C0, DEL, C1, line ends among them), marks of
+/// text direction, and characters without width. Names are the users'; this stands between them and every table and sentence.
+#[must_use]
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) || !text.chars().any(garbles) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if garbles(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
+}
+
+fn garbles(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+fn shown(text: String) -> String {
+    match visible(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(escaped) => escaped,
+    }
 }
 
 fn say(reason: &Reason, gang: GangIdx, facts: Facts<'_>, naming: Naming) -> String {
@@ -248,6 +275,10 @@ fn nearest_text(nearest: Option<Nearest>, facts: Facts<'_>) -> String {
 /// What to do about a reason, as one imperative sentence; `None` where there is nothing to do but wait.
 #[must_use]
 pub fn advice(reason: &Reason, gang: GangIdx, facts: Facts<'_>) -> Option<String> {
+    advise(reason, gang, facts).map(shown)
+}
+
+fn advise(reason: &Reason, gang: GangIdx, facts: Facts<'_>) -> Option<String> {
     let names = facts.names;
     let text = match *reason {
         Reason::NoQueue(NoQueue::Missing) => {

@@ -324,3 +324,21 @@ fn the_gist_is_the_same_for_equal_gangs() {
     let limit = Reason::OverLimit(bound(0, Resource::Gpu, 8_000_000, 6_000_000, 4_000_000));
     assert_eq!(gist(&limit, i(0), facts), "Queue dept may hold 8 GPUs (limit); what is asked is more than is left of it.");
 }
+
+#[test]
+fn names_cannot_steer_a_terminal() {
+    assert!(matches!(visible("Träger-1 → größer"), Cow::Borrowed("Träger-1 → größer")));
+    assert_eq!(visible("a\x1b[31mb\u{9b}c\u{7f}\n"), "a\\u{1b}[31mb\\u{9b}c\\u{7f}\\n");
+    assert_eq!(visible("x\u{202e}y\u{2066}z\u{feff}"), "x\\u{202e}y\\u{2066}z\\u{feff}");
+    let (snapshot, mut names) = cluster();
+    names.gang_queues[i(0)] = "\u{1b}[31mx\u{7}".to_owned();
+    names.queues[i(2)] = "y\u{202e}".to_owned();
+    names.queues[i(1)] = "z\u{9b}".to_owned();
+    let facts = Facts { snapshot: &snapshot, names: &names };
+    for reason in [Reason::NoQueue(NoQueue::Missing), Reason::QueueNotLeaf(i(0)), Reason::QueueNotLeaf(i(2))] {
+        let texts =
+            [sentence(&reason, i(0), facts), gist(&reason, i(0), facts), advice(&reason, i(0), facts).unwrap_or_default()];
+        assert!(texts.iter().flat_map(|text| text.chars()).all(|c| !garbles(c)), "{texts:?}");
+    }
+    assert!(sentence(&Reason::NoQueue(NoQueue::Missing), i(0), facts).contains("Queue \\u{1b}[31mx\\u{7} does not exist"));
+}

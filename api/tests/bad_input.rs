@@ -38,10 +38,27 @@ fn message(bytes: &[u8]) -> String {
 }
 
 fn zipped(name: &str, text: &[u8]) -> Vec<u8> {
+    zipped_all(&[(name, text)])
+}
+
+fn zipped_all(files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut zip = ZipWriter::new(std::io::Cursor::new(Vec::new()));
-    zip.start_file(name, SimpleFileOptions::default()).expect("an entry");
-    zip.write_all(text).expect("text");
+    for (name, text) in files {
+        zip.start_file(*name, SimpleFileOptions::default()).expect("an entry");
+        zip.write_all(text).expect("text");
+    }
     zip.finish().expect("a zip").into_inner()
+}
+
+/// A zip of two files called `snapshot.json`, which the writer refuses to make: the second is renamed afterwards.
+fn twice_in_zip(text: &[u8]) -> Vec<u8> {
+    let mut zip = zipped_all(&[("snapshot.json", text), ("snapshot.jsoN", b"{}")]);
+    for at in 0..zip.len() - 13 {
+        if &zip[at..at + 13] == b"snapshot.jsoN" {
+            zip[at + 12] = b'n';
+        }
+    }
+    zip
 }
 
 fn gzipped(text: &[u8]) -> Vec<u8> {
@@ -75,15 +92,24 @@ fn unreadable_inputs() {
         ("only space", b" \n ".to_vec(), "the input is empty"),
         ("truncated zip", zip[..zip.len() / 2].to_vec(), "not a complete zip archive"),
         ("head of a zip", zip[..10].to_vec(), "not a complete zip archive"),
-        ("zip without snapshot", zipped("other.json", &text), "no snapshot.json in the archive, which holds 1 files: other.json"),
+        ("zip without snapshot", zipped("other.json", &text), "no snapshot.json in the archive, which holds 1 file: other.json"),
         ("truncated gzip", gzip[..gzip.len() / 2].to_vec(), "not a complete gzip file"),
         ("truncated JSON", text[..text.len() - 10].to_vec(), "ends too early"),
         ("truncated JSON in a zip", zipped("snapshot.json", &text[..100]), "ends too early"),
         ("not JSON", b"{nodes: [}".to_vec(), "not JSON"),
         ("two snapshots", [text.clone(), text.clone()].concat(), "follow the snapshot"),
         ("other JSON", br#"{"a": 1}"#.to_vec(), "neither a snapshot"),
-        ("wrong type of rawObjects", br#"{"rawObjects": 5}"#.to_vec(), "not a snapshot"),
-        ("wrong type of a list", br#"{"rawObjects": {"pods": {}}}"#.to_vec(), "not a snapshot"),
+        ("a key twice", br#"{"now": null, "now": null}"#.to_vec(), "key now twice"),
+        ("a list twice", br#"{"rawObjects": {"pods": [], "pods": []}}"#.to_vec(), "key rawObjects.pods twice"),
+        ("objects outside rawObjects", br#"{"pods": []}"#.to_vec(), "key pods, ignored; expected inside rawObjects"),
+        ("a list among documents", b"{\"kind\": \"Pod\"}[1]".to_vec(), "[1]: expected a Kubernetes object"),
+        (
+            "two snapshots in a zip",
+            zipped_all(&[("a/snapshot.json", &text), ("b/snapshot.json", b"{}")]),
+            "a/snapshot.json, b/snapshot.json",
+        ),
+        ("one name twice in a zip", twice_in_zip(&text), "several files of one name (snapshot.json)"),
+        ("empty zip", zipped_all(&[]), "the archive, which is empty"),
         ("deep nesting", deep_config, "recursion limit"),
         ("UTF-16", vec![0xff, 0xfe, b'{', 0], "UTF-16"),
         ("not UTF-8", b"a: \xff\xfe\n".to_vec(), "line 1 is not UTF-8"),
@@ -92,7 +118,8 @@ fn unreadable_inputs() {
     ] {
         let message = message(&bytes);
         assert!(message.starts_with("in: ") && message.contains(part), "{what}: {message}");
-        assert!(message.len() < 400, "{what}: {message}");
+        assert!(message.ends_with("\n1 error in in") && message.lines().count() == 2, "{what}: {message}");
+        assert!(message.len() < 400 && !message.contains("struct "), "{what}: {message}");
     }
 }
 
@@ -116,7 +143,7 @@ fn zip_that_claims(bytes: u64) -> Vec<u8> {
 #[test]
 fn a_zip_that_claims_to_be_huge_is_refused_unread() {
     let message = message(&zip_that_claims(9 << 30));
-    assert!(message.contains("snapshot.json would be 9663676416 bytes; at most 8 GiB are read"), "{message}");
+    assert!(message.contains("snapshot.json would be 9663676416 bytes; at most 2 GiB are read"), "{message}");
 }
 
 #[test]
@@ -127,7 +154,7 @@ fn a_yaml_text_that_multiplies_aliases_is_refused() {
         text += &format!("a{i}: &a{i} [{}]\n", names.join(", "));
     }
     let message = message(text.as_bytes());
-    assert!(message.contains("document 0 of in"), "{message}");
+    assert!(message.contains("document 1 of in"), "{message}");
 }
 
 #[test]
@@ -137,7 +164,7 @@ fn deeply_nested_yaml_is_refused() {
     let dashes = format!("{}x", "- ".repeat(50_000));
     for text in [flow, block, dashes] {
         let message = message(text.as_bytes());
-        assert!(message.contains("document 0 of in") && message.len() < 1000, "{message}");
+        assert!(message.contains("document 1 of in") && message.len() < 1000, "{message}");
     }
 }
 
@@ -309,6 +336,114 @@ fn a_lenient_reader_leaves_out_what_is_bad_and_keeps_the_rest() {
     let loaded = loaded.expect("lenient");
     assert_eq!((loaded.left_out, loaded.warnings.len()), (2, 3), "{:?}", loaded.warnings);
     assert_eq!((loaded.snapshot.nodes.len(), loaded.snapshot.pods.len()), (1, 1));
+}
+
+/// Loads, and gives the warnings as lines.
+fn warnings(bytes: &[u8]) -> Vec<String> {
+    let loaded = load_bytes("in", bytes, &Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
+    loaded.warnings.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn chains_of_queues_and_subgroups_of_any_length_load_at_once() {
+    const LONG: usize = 20_000;
+    let parent = |i: usize, last: Value| if i + 1 < LONG { json!(format!("q{}", i + 1)) } else { last };
+    let spec = |i: usize, last: Value| json!({"parentQueue": parent(i, last), "resources": {}});
+    let queue = |i: usize, last: Value| json!({"metadata": {"name": format!("q{i}")}, "spec": spec(i, last)});
+    let queues = |last: &Value| (0..LONG).map(|i| queue(i, last.clone())).collect::<Vec<_>>();
+    let started = std::time::Instant::now();
+    let rooted = json!({"rawObjects": {"queues": queues(&Value::Null)}}).to_string();
+    let loaded = load_bytes("in", rooted.as_bytes(), &Options::default()).expect("a chain");
+    assert_eq!(loaded.snapshot.queues.len(), LONG);
+    let cyclic = json!({"rawObjects": {"queues": queues(&json!("q0"))}}).to_string();
+    assert!(message(cyclic.as_bytes()).ends_with("20000 errors in in"));
+    let subgroups: Vec<Value> = (0..LONG).map(|i| json!({"name": format!("q{i}"), "parent": parent(i, Value::Null)})).collect();
+    let group = json!({"metadata": {"name": "g"}, "spec": {"subGroups": subgroups}});
+    let group = json!({"rawObjects": {"podGroups": [group]}}).to_string();
+    assert_eq!(load_bytes("in", group.as_bytes(), &Options::default()).expect("a group").snapshot.subgroups.len(), LONG);
+    // Walking up from each would be 600 million steps: minutes in this build.
+    assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
+}
+
+#[test]
+fn objects_written_as_lists_are_refused() {
+    check_lines(&[
+        ("/rawObjects/queues/-", json!([{"name": "x"}, {"parentQueue": "root"}]), "Queue #2: [{\"name\":\"x\"},"),
+        ("/rawObjects/queues/-", json!([5]), "Queue #2: [5]: expected an object"),
+        ("/rawObjects/queues/1/spec", json!(["team", "root"]), "Queue team: spec: [\"team\",\"root\"]: expected an object"),
+        ("/rawObjects/pods/-", json!([]), "Pod #1: []: expected an object"),
+    ]);
+}
+
+#[test]
+fn wrong_types_of_lists_are_named_and_left_out() {
+    check_lines(&[
+        ("/rawObjects/configMaps", json!({}), "rawObjects: configMaps: {…}: expected a list of ConfigMap objects"),
+        ("/rawObjects/bindRequests", json!("x"), "rawObjects: bindRequests: \"x\": expected a list of BindRequest objects"),
+        ("/rawObjects/topologies", json!(-1.5), "rawObjects: topologies: -1.5e0: expected a list"),
+        ("/rawObjects", json!([1, 2]), "rawObjects: […]: expected an object"),
+        ("/rawObjects", json!(5), "rawObjects: 5: expected an object"),
+    ]);
+}
+
+#[test]
+fn misspelled_keys_and_empty_inputs_are_warned_about() {
+    for (text, part) in [
+        (r#"{"now": null, "config": {}, "rawObject": {}}"#, "unknown key \"rawObject\", ignored; did you mean rawObjects?"),
+        (r#"{"rawObjects": {"Pods": []}}"#, "did you mean pods?"),
+        (r#"{"rawObjects": {"things": []}}"#, "none of nodes, pods, queues and podGroups is there"),
+        (r#"{"config": {}, "nodes": []}"#, "key nodes, ignored; expected inside rawObjects"),
+        ("{}", "rawObjects: absent"),
+        ("foo: bar", "manifests: kind: (no kind): no object of a kind that matters"),
+        (r#"{"kind": "Deployment", "apiVersion": "apps/v1"}"#, "Deployment.apps: no object of a kind that matters"),
+    ] {
+        let lines = warnings(text.as_bytes());
+        assert!(lines.iter().any(|line| line.contains(part)), "{text}: {lines:#?}");
+    }
+    let lines = warnings(cluster().to_string().as_bytes());
+    assert!(!lines.iter().any(|line| line.contains("unknown") || line.contains("allocatable")), "{lines:#?}");
+}
+
+#[test]
+fn lists_inside_lists_are_unfolded() {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+    let list = |items: Value| json!({"apiVersion": "v1", "kind": "List", "items": items});
+    let nested = list(json!([list(json!([node]))])).to_string();
+    let yaml = format!("---\n{nested}\n");
+    for text in [&nested, &yaml] {
+        let loaded = load_bytes("in", text.as_bytes(), &Options::default()).expect("a list");
+        assert_eq!((loaded.snapshot.nodes.len(), loaded.skipped.len()), (1, 0), "{text}");
+    }
+    let deep = (0..50).fold(node, |inner, _| list(json!([inner])));
+    let loaded = load_bytes("in", deep.to_string().as_bytes(), &Options::default()).expect("a list");
+    assert_eq!(loaded.skipped, [("List".to_owned(), 1)]);
+}
+
+#[test]
+fn yaml_documents_may_have_the_form_of_json() {
+    let object = |name: &str| format!(r#"{{"apiVersion": "v1", "kind": "Node", "metadata": {{"name": "{name}"}}}}"#);
+    let flow = "{apiVersion: v1, kind: Node, metadata: {name: c}}";
+    for text in [
+        format!("{}\n---\n{}\n---\n{flow}\n", object("a"), object("b")),
+        format!("{flow}\n---\n{}\n---\n{}", object("a"), object("b")),
+    ] {
+        let loaded = load_bytes("in", text.as_bytes(), &Options::default()).expect("three documents");
+        assert_eq!(loaded.snapshot.nodes.len(), 3, "{text}");
+    }
+}
+
+#[test]
+fn nodes_that_hold_too_much_are_warned_about_once() {
+    let mut cluster = cluster();
+    cluster["rawObjects"]["pods"][0]["spec"]["nodeName"] = json!("n1");
+    cluster["rawObjects"]["pods"][0]["status"]["phase"] = json!("Running");
+    for (gpus, expected) in [("8", 0), ("9", 1)] {
+        let requests = &mut cluster["rawObjects"]["pods"][0]["spec"]["containers"][0]["resources"]["requests"];
+        requests["nvidia.com/gpu"] = json!(gpus);
+        let lines = warnings(cluster.to_string().as_bytes());
+        let over = lines.iter().filter(|line| line.starts_with("Node: status.allocatable: n1 (GPUs): 1 node holds more"));
+        assert_eq!(over.count(), expected, "{gpus}: {lines:#?}");
+    }
 }
 
 proptest! {

@@ -394,7 +394,7 @@ fn documents_that_are_no_yaml_are_one_line_each() {
     let failure = load_bytes("m", text.as_bytes(), &Options::default()).expect_err("bad documents").to_string();
     let lines: Vec<_> = failure.lines().collect();
     assert_eq!(lines.len(), 3, "{lines:#?}");
-    assert!(lines[0].starts_with("document 5 of m: expected a Kubernetes object in YAML ("), "{lines:#?}");
+    assert!(lines[0].starts_with("document 6 of m: expected a Kubernetes object, in YAML or JSON ("), "{lines:#?}");
     assert_eq!(lines[2], "2 errors in m");
     let lenient = load_bytes("m", text.as_bytes(), &Options { lenient: true, ..Options::default() }).expect("lenient");
     assert_eq!((lenient.left_out, lenient.snapshot.pods.len()), (2, 1));

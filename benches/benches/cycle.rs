@@ -1,13 +1,15 @@
-//! Whole cycles and their stages, from rows to the finished plan. Figures: docs/perf/results.md.
+//! Whole cycles and their stages, from rows to the finished plan. Figures: docs/perf/README.md.
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use muster_benches::shapes::{Shape, add_pending, empty};
+use muster_benches::shapes::{Shape, add_pending, empty, nested_queues};
 use muster_benches::short;
 use muster_core::cycle::Scheduler;
+use muster_core::fair_share::{Scratch, divide};
 use muster_core::snapshot::{GpuRequest, Snapshot};
 use muster_core::tables::Tables;
+use muster_core::units::{Amounts, MICRO_PER_GPU};
 
 fn singles(nodes: usize, pending: usize) -> Snapshot {
     let mut rows = empty(nodes);
@@ -52,5 +54,19 @@ fn cycles(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group! { name = benches; config = short(); targets = cycles }
+/// The division of the cluster among flat and nested queues, warm.
+fn shares(c: &mut Criterion) {
+    let mut group = c.benchmark_group("fair share");
+    for (roots, below) in [(4, 8), (10, 100), (1000, 0), (100, 100)] {
+        let mut queues = nested_queues(roots, below);
+        let pie = Amounts::new(1 << 40, 1 << 50, 80_000 * MICRO_PER_GPU);
+        let mut scratch = Scratch::default();
+        group.bench_function(BenchmarkId::from_parameter(format!("{roots}x{below}")), |b| {
+            b.iter(|| divide(black_box(&mut queues), pie, 1.0, &mut scratch));
+        });
+    }
+    group.finish();
+}
+
+criterion_group! { name = benches; config = short(); targets = cycles, shares }
 criterion_main!(benches);

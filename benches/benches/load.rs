@@ -1,4 +1,4 @@
-//! Loading: bytes to rows, whatever has to be decided. Figures: docs/perf/results.md.
+//! Loading: bytes to rows, whatever has to be decided. Figures: docs/perf/README.md.
 
 use std::hint::black_box;
 

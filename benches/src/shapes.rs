@@ -1,9 +1,10 @@
 //! Clusters as rows, for benches that measure the core alone: the shapes of `gen_cluster.py` without objects around them.
 
-use muster_core::index::{ClassIdx, Idx, NodeIdx, PodIdx, QueueIdx, Span, SubgroupIdx};
+use muster_core::index::{ClassIdx, Col, Idx, NodeIdx, PodIdx, QueueIdx, Span, SubgroupIdx};
 use muster_core::snapshot::{
     ClassRow, GangRow, GangTimes, GpuRequest, NodeRow, PodRow, PodStatus, QueueRow, Snapshot, SubgroupKind, SubgroupRow, TaskPriority,
 };
+use muster_core::tables::queues::Queues;
 use muster_core::units::{Amounts, MICRO_PER_GPU, UNLIMITED};
 
 const GIB: i64 = 1 << 30;
@@ -63,6 +64,35 @@ pub fn add_pending(rows: &mut Snapshot, shapes: &[Shape], count: usize) {
         let queue = QueueIdx::new(team / TEAMS * (TEAMS + 1) + 1 + team % TEAMS);
         add_gang(rows, queue, class, shape.pods);
     }
+}
+
+/// `roots` queues with `below` queues each, all of them asking for more than they deserve; weights and quotas vary.
+#[must_use]
+pub fn nested_queues(roots: usize, below: usize) -> Queues {
+    let mut rows = Col::new();
+    let row = |parent, i: usize| {
+        let i = i64::try_from(i).unwrap_or(0);
+        QueueRow {
+            parent,
+            quota: Amounts::new(i * 1000, i << 30, i * MICRO_PER_GPU),
+            limit: Amounts::UNLIMITED,
+            #[expect(clippy::cast_precision_loss, reason = "a small weight")]
+            weight: [1.0 + (i % 7) as f64; 3],
+            ..QueueRow::default()
+        }
+    };
+    for root in 0..roots {
+        let parent = rows.push(row(None, root));
+        for i in 0..below {
+            rows.push(row(Some(parent), i));
+        }
+    }
+    let mut queues = Queues::default();
+    queues.load(&rows);
+    for requested in queues.requested.as_mut_slice() {
+        *requested = Amounts::new(1 << 36, 1 << 46, 5000 * MICRO_PER_GPU);
+    }
+    queues
 }
 
 fn add_class(rows: &mut Snapshot, gpu: GpuRequest) -> ClassIdx {

@@ -54,15 +54,16 @@ pub(crate) enum Command {
     Generate(Generate),
     /// Turn a published trace into a snapshot
     #[command(subcommand_required = true, arg_required_else_help = true)]
+    #[command(after_help = format!("{IMPORT_EXAMPLE}\n\n{EXIT_CODES}"))]
     Import {
         #[command(subcommand)]
         source: Import,
     },
     /// Generate a cluster in memory, plan one cycle, and show the result with the time of each stage
-    #[command(after_help = DEMO_EXAMPLES)]
+    #[command(after_help = format!("{DEMO_EXAMPLES}\n\n{EXIT_CODES}"))]
     Demo(Demo),
     /// Print completions for a shell
-    #[command(after_help = COMPLETION_EXAMPLES)]
+    #[command(after_help = format!("{COMPLETION_EXAMPLES}\n\n{EXIT_CODES}"))]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
@@ -93,6 +94,11 @@ Examples:
 
 The same options and seed give the same file on every machine. The format is that of
 the file's name: .zip, .json.gz, or plain JSON.";
+
+const IMPORT_EXAMPLE: &str = "\
+Examples:
+  muster import openb --nodes nodes.csv --pods pods.csv -o openb.zip
+  muster import openb --help                    the columns, and what becomes of them";
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
@@ -125,7 +131,7 @@ pub(crate) struct Input {
     /// Snapshot, manifests or folder; `-` for standard input
     pub(crate) snapshot: PathBuf,
     /// The clock of the cycle (RFC 3339); default: the snapshot's own `now`, else the wall clock
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, allow_negative_numbers = true, value_name = "TIME")]
     pub(crate) now: Option<Timestamp>,
     /// Actions to run, in this order, in place of the configured ones
     #[arg(long, value_name = "A,B,…", value_delimiter = ',')]
@@ -134,7 +140,7 @@ pub(crate) struct Input {
     #[arg(long)]
     pub(crate) lenient: bool,
     /// Threads to use; default: as many as there are processors
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, allow_negative_numbers = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
     /// Recompute every ledger after the cycle and fail if one is wrong (slower)
     #[arg(long)]
@@ -189,34 +195,34 @@ pub(crate) struct Explain {
 #[derive(ClapArgs, Debug)]
 pub(crate) struct Generate {
     /// Nodes
-    #[arg(long, value_name = "N", default_value_t = 1250)]
+    #[arg(long, allow_negative_numbers = true, value_name = "N", default_value_t = 1250)]
     pub(crate) nodes: u32,
     /// GPUs of each node
-    #[arg(long, value_name = "G", default_value_t = 8)]
+    #[arg(long, allow_negative_numbers = true, value_name = "G", default_value_t = 8)]
     pub(crate) gpus: u32,
     /// Racks; default: one for 16 nodes. Eight racks are a block
-    #[arg(long, value_name = "R")]
+    #[arg(long, allow_negative_numbers = true, value_name = "R")]
     pub(crate) racks: Option<u32>,
     /// Leaf queues; every fourth has a limit
-    #[arg(long, value_name = "Q", default_value_t = 32)]
+    #[arg(long, allow_negative_numbers = true, value_name = "Q", default_value_t = 32)]
     pub(crate) queues: u32,
     /// Levels of the queue tree
-    #[arg(long, value_name = "D", default_value_t = 2)]
+    #[arg(long, allow_negative_numbers = true, value_name = "D", default_value_t = 2)]
     pub(crate) depth: u32,
     /// Kinds of work, as shares of the pods
     #[arg(long, value_name = "KIND=WEIGHT,…", default_value_t = Mix::default())]
     pub(crate) mix: Mix,
     /// Share of the GPUs that running work holds
-    #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
+    #[arg(long, allow_negative_numbers = true, value_name = "SHARE", default_value_t = 0.8)]
     pub(crate) fill: f64,
     /// Pods that wait
-    #[arg(long, value_name = "P", default_value_t = 1000)]
+    #[arg(long, allow_negative_numbers = true, value_name = "P", default_value_t = 1000)]
     pub(crate) pending: u32,
     /// Share of the nodes that are cordoned
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long, allow_negative_numbers = true, value_name = "SHARE", default_value_t = 0.0)]
     pub(crate) cordoned: f64,
     /// Where all draws come from
-    #[arg(long, value_name = "S", default_value_t = 1)]
+    #[arg(long, allow_negative_numbers = true, value_name = "S", default_value_t = 1)]
     pub(crate) seed: u64,
     /// `config.actions` of the snapshot
     #[arg(long, value_name = "A,B,…", default_value = muster_testkit::generate::objects::DEFAULT_ACTIONS)]
@@ -242,10 +248,10 @@ pub(crate) struct Openb {
     #[arg(long, value_name = "CSV")]
     pub(crate) pods: PathBuf,
     /// Shuffle the arrival of the pods; default: the order of the file
-    #[arg(long, value_name = "S")]
+    #[arg(long, allow_negative_numbers = true, value_name = "S")]
     pub(crate) seed: Option<u64>,
     /// Append randomly drawn copies of pods until they ask for this share of all GPUs
-    #[arg(long, value_name = "RATIO")]
+    #[arg(long, allow_negative_numbers = true, value_name = "RATIO")]
     pub(crate) tune: Option<f64>,
     /// Give the PriorityClasses different values: better classes are served first, not earlier pods
     #[arg(long)]
@@ -258,12 +264,12 @@ pub(crate) struct Openb {
 #[derive(ClapArgs, Debug)]
 pub(crate) struct Demo {
     /// Nodes of 8 GPUs each
-    #[arg(long, value_name = "N", default_value_t = 1250)]
+    #[arg(long, allow_negative_numbers = true, value_name = "N", default_value_t = 1250)]
     pub(crate) nodes: u32,
     /// Where all draws come from
-    #[arg(long, value_name = "S", default_value_t = 1)]
+    #[arg(long, allow_negative_numbers = true, value_name = "S", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Threads to use; default: as many as there are processors
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, allow_negative_numbers = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
 }

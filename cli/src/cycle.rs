@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use muster_core::cycle::{Scheduler, Stage};
 use muster_core::outcome::Outcome;
 use muster_core::snapshot::Snapshot;
-use muster_core::tables::Tables;
 use muster_core::verify;
 use rayon::ThreadPoolBuilder;
 
@@ -58,12 +57,7 @@ pub(crate) fn run(snapshot: &Snapshot, check: bool) -> Result<Planned, Fault> {
 }
 
 fn verify_all(scheduler: &Scheduler, snapshot: &Snapshot) -> Result<(), Fault> {
-    let at_start = Tables::load(snapshot);
-    let tables = scheduler.tables();
-    let broken = verify::placements(tables)
-        .or_else(|| verify::ledgers(tables, scheduler.statement(), &at_start))
-        .or_else(|| verify::over_commit(tables, &at_start));
-    match broken {
+    match verify::all(snapshot, scheduler.tables(), scheduler.statement()) {
         Some(what) => Err(Fault::failed(format!("--verify: an invariant does not hold, please report this: {what}"))),
         None => Ok(()),
     }

@@ -1,5 +1,6 @@
 //! `muster demo`: the whole way from objects to a plan on a generated cluster. The first thing a stranger runs.
 
+use std::fmt::Write as _;
 use std::time::Instant;
 
 use muster_api::read::{self, Options};
@@ -10,7 +11,7 @@ use crate::cycle;
 use crate::fault::Fault;
 use crate::generate::describe;
 use crate::plan::{View, table};
-use crate::text::milliseconds;
+use crate::text::{milliseconds, wrap_into};
 use crate::{input, sink};
 
 const INTRODUCTION: &str = "\
@@ -19,7 +20,7 @@ scheduling cycle, decided and explained.
 ";
 
 /// Few enough lines for one screen.
-const LENGTHS: table::Lengths = table::Lengths { gangs: 6, queues: 20, reasons: 6 };
+const LENGTHS: table::Lengths = table::Lengths { gangs: 6, queues: 20, reasons: 6, rest: "" };
 
 /// Generates, reads, plans, prints.
 pub(crate) fn run(args: &Demo, started: Instant) -> Result<(), Fault> {
@@ -47,24 +48,22 @@ pub(crate) fn run(args: &Demo, started: Instant) -> Result<(), Fault> {
     })??;
     input::tell(&loaded);
     let view = View { loaded: &loaded, planned: &planned, load, started };
-    let mut out = format!(
-        "{INTRODUCTION}\nGenerated: {}\n({:.1} MB of objects in {}, seed {})\n\n",
-        describe(&cluster.counts()),
-        bytes.len() as f64 / 1e6,
-        milliseconds(generated),
-        args.seed
-    );
+    let mut out = format!("{INTRODUCTION}\n");
+    wrap_into(&mut out, "Generated: ", &describe(&cluster.counts()));
+    let _ = writeln!(out, "({:.1} MB of objects in {}, seed {})\n", bytes.len() as f64 / 1e6, milliseconds(generated), args.seed);
     out.push_str(&table::text(&view, Resources::Gpu, &LENGTHS));
-    out.push_str(&next_steps(args));
+    out.push_str(&next_steps(&shape));
     sink::print(out.as_bytes())
 }
 
-fn next_steps(args: &Demo) -> String {
+/// The commands that give the same cluster, and the same plan, from a file.
+fn next_steps(shape: &Shape) -> String {
+    let Shape { nodes, queues, fill, pending, cordoned, seed, actions, .. } = shape;
     format!(
-        "\nNext\n  \
-         muster generate --nodes {} --seed {} -o cluster.zip    keep such a cluster\n  \
-         muster plan cluster.zip --all                          every decision\n  \
-         muster explain cluster.zip                             every reason, and what helps\n",
-        args.nodes, args.seed
+        "\nNext: keep this cluster; see every decision; every reason, and what helps\n  \
+         muster generate --nodes {nodes} --queues {queues} --fill {fill} --pending {pending} \\\n      \
+         --cordoned {cordoned} --seed {seed} --actions {actions} -o cluster.zip\n  \
+         muster plan cluster.zip --all\n  \
+         muster explain cluster.zip\n"
     )
 }

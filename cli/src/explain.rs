@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use muster_api::read::Loaded;
 use muster_api::report;
-use muster_api::sentences::{Facts, advice, code, sentence};
+use muster_api::sentences::{Facts, advice, code, sentence, visible};
 use muster_core::index::{GangIdx, NodeIdx, PodIdx};
 use muster_core::outcome::{Decision, DecisionKind, PendingGang};
 use muster_core::snapshot::PodStatus;
@@ -25,7 +26,7 @@ pub(crate) fn run(args: &Explain) -> Result<(), Fault> {
         Ok::<_, Fault>((loaded, planned))
     })??;
     let gangs = match &args.gang {
-        Some(name) => vec![find(name, &loaded)?],
+        Some(name) => vec![find(name, &loaded).map_err(|message| one_error(&message, &args.input.snapshot))?],
         None => planned.outcome.pending.iter().map(|pending| pending.gang).collect(),
     };
     let stories = Stories::new(&loaded, &planned);
@@ -46,8 +47,14 @@ pub(crate) fn run(args: &Explain) -> Result<(), Fault> {
 /// How many names are offered in place of an unknown one.
 const SUGGESTIONS: usize = 5;
 
-/// The gang of that name. Without `/` the name has to be unique among the namespaces.
-fn find(name: &str, loaded: &Loaded) -> Result<GangIdx, Fault> {
+/// A message with the summary line that ends every refusal of an input.
+fn one_error(message: &str, input: &Path) -> Fault {
+    let input = if input == Path::new("-") { "standard input".into() } else { input.display().to_string() };
+    Fault::bad_input(format!("{message}\n1 error in {input}"))
+}
+
+/// The gang of that name, or why there is none. Without `/` the name has to be unique among the namespaces.
+fn find(name: &str, loaded: &Loaded) -> Result<GangIdx, String> {
     let gangs = &loaded.names.gangs;
     let full = name.contains('/');
     let spelled = |gang: GangIdx| if full { gangs[gang].to_string() } else { gangs[gang].name.clone() };
@@ -67,11 +74,11 @@ fn find(name: &str, loaded: &Loaded) -> Result<GangIdx, Fault> {
                 0 => format!("the snapshot has {}", plural(gangs.len(), "pod group", "pod groups")),
                 _ => format!("did you mean {}?", close.join(", ")),
             };
-            Err(Fault::bad_input(format!("PodGroup {name}: not in this snapshot; {hint}")))
+            Err(format!("PodGroup {name}: not in this snapshot; {hint}"))
         }
         _ => {
             let names: Vec<String> = found.iter().take(SUGGESTIONS).map(|&gang| gangs[gang].to_string()).collect();
-            Err(Fault::bad_input(format!("PodGroup {name}: in several namespaces; name one of {}", names.join(", "))))
+            Err(format!("PodGroup {name}: in several namespaces; name one of {}", names.join(", ")))
         }
     }
 }
@@ -156,7 +163,7 @@ impl<'a> Stories<'a> {
         let queue = &names.gang_queues[gang];
         let pods = plural(row.pods.len(), "pod", "pods");
         let about = format!("{pods}, queue {queue}, priority {}, {kind}", row.priority);
-        let _ = writeln!(out, "Gang {}", names.gangs[gang]);
+        let _ = writeln!(out, "Gang {}", visible(&names.gangs[gang].to_string()));
         wrap_into(&mut out, "  ", &about);
         self.places_into(&mut out, &fates.running, "already on a node");
         self.places_into(&mut out, &fates.placed, "placed in this cycle");

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use muster_api::problem::Failure;
+use muster_api::sentences::visible;
 
 /// A command that did not do what it was asked.
 #[derive(Debug)]
@@ -41,7 +42,10 @@ impl From<Failure> for Fault {
     }
 }
 
-/// A line on standard error. Nothing can be done if that is closed.
-pub(crate) fn say(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+/// Lines on standard error, with nothing in them that steers a terminal. Nothing can be done if that is closed.
+pub(crate) fn say(lines: &str) {
+    let mut out = io::stderr().lock();
+    for line in lines.split('\n') {
+        let _ = writeln!(out, "{}", visible(line));
+    }
 }

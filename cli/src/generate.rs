@@ -1,5 +1,6 @@
 //! `muster generate`: a seeded cluster as a snapshot.
 
+use muster_core::config::Action;
 use muster_testkit::generate::{Cluster, Counts, Shape};
 
 use crate::args::Generate;
@@ -12,6 +13,7 @@ const LARGE_PODS: u64 = 2_000_000;
 
 /// Draws and writes, then says on standard error what it was.
 pub(crate) fn run(args: &Generate) -> Result<(), Fault> {
+    check_actions(&args.actions)?;
     let shape = Shape {
         nodes: args.nodes,
         gpus: args.gpus,
@@ -32,6 +34,15 @@ pub(crate) fn run(args: &Generate) -> Result<(), Fault> {
     let name = args.output.as_ref().map_or_else(|| "-".to_owned(), |path| path.display().to_string());
     say(&format!("{name}: {}", describe(&counts)));
     Ok(())
+}
+
+/// A snapshot whose actions nothing knows could not be planned.
+fn check_actions(actions: &str) -> Result<(), Fault> {
+    let names = Action::DEFAULT.map(Action::name);
+    match actions.split(',').map(str::trim).find(|name| !names.contains(name)) {
+        Some(name) => Err(Fault::bad_input(format!("--actions: {name:?}: expected one or more of {}", names.join(", ")))),
+        None => Ok(()),
+    }
 }
 
 /// `1,250 nodes, 10,000 GPUs, 36 queues, 3,412 gangs; 5,123 pods run, 1,000 wait`.

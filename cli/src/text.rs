@@ -1,14 +1,17 @@
-//! Text for a terminal of 80 columns: wrapping, cutting, aligning. Knows nothing of scheduling.
+//! Text for a terminal of 80 columns: wrapping, cutting, aligning, and nothing in it that steers the terminal. Knows nothing
+//! of scheduling.
+
+use muster_api::sentences::visible;
 
 /// Columns of the readable output.
 pub(crate) const WIDTH: usize = 80;
 
-/// Appends `text` wrapped to [`WIDTH`]: the first line after `lead`, the others below it.
+/// Appends `text`, made visible, wrapped to [`WIDTH`]: the first line after `lead`, the others below it.
 pub(crate) fn wrap_into(out: &mut String, lead: &str, text: &str) {
     let indent = lead.chars().count();
     out.push_str(lead);
     let mut column = indent;
-    for word in text.split_whitespace() {
+    for word in visible(text).split_whitespace() {
         let length = word.chars().count();
         if column > indent && column + 1 + length > WIDTH {
             out.push('\n');
@@ -24,11 +27,13 @@ pub(crate) fn wrap_into(out: &mut String, lead: &str, text: &str) {
     out.push('\n');
 }
 
-/// `text` if it has at most `width` characters, else its start and its end with `…` between: the end of a name tells more.
+/// `text`, made visible, if it has at most `width` characters, else its start and its end with `…` between: the end of a name
+/// tells more.
 pub(crate) fn cut(text: &str, width: usize) -> String {
+    let text = visible(text);
     let length = text.chars().count();
     if length <= width {
-        return text.to_owned();
+        return text.into_owned();
     }
     let head = (width - 1) / 2;
     let tail = width - 1 - head;

@@ -102,6 +102,7 @@ fn the_example_of_the_contract() {
     assert_eq!(plan["bound"][0]["action"], "allocate");
     assert!(plan["timing"]["loadMs"].is_number() && plan["timing"]["cycleMs"].is_number());
     assert!(plan["timing"]["actionsMs"]["allocate"].is_number());
+    assert!(plan["timing"]["stagesMs"]["fairShare"].is_number(), "{}", plan["timing"]);
     let pending = &plan["pending"][0];
     assert_eq!((pending["podGroup"].as_str(), pending["pods"].as_u64()), (Some("train"), Some(1)));
     assert_eq!(pending["reasons"][0]["code"], "no-node");
@@ -165,7 +166,7 @@ fn a_gang_is_explained() {
     assert!(good(&explain("notebook")).contains("1 pod placed in this cycle: n1 (1)"));
     assert!(good(&explain("old")).contains("1 pod already on a node: n1 (1)"));
     let output = explain("ml/trian");
-    assert_eq!(bad(&output), "PodGroup ml/trian: not in this snapshot; did you mean ml/train?\n");
+    assert_eq!(bad(&output), "PodGroup ml/trian: not in this snapshot; did you mean ml/train?\n1 error in standard input\n");
 }
 
 #[test]
@@ -194,14 +195,15 @@ fn bad_input_is_refused_line_by_line() {
 }
 
 #[test]
-fn what_cannot_be_read_is_one_message() {
+fn what_cannot_be_read_is_one_message_and_a_summary() {
     let empty = Scratch::holding("empty.json", "");
     let cut = Scratch::holding("cut.zip", "PK\u{3}\u{4}rest");
     for path in ["/no/such/file.json", empty.path(), cut.path()] {
         let output = run(&["plan", path, "-o", "json"]);
         let message = bad(&output);
         assert!(message.contains(Path::new(path).file_name().and_then(|name| name.to_str()).expect("a name")), "{message}");
-        assert_eq!(message.lines().count(), 1, "{message}");
+        assert_eq!(message.lines().count(), 2, "{message}");
+        assert_eq!(message.lines().last(), Some(format!("1 error in {path}").as_str()));
     }
     bad(&run_with(&["plan", "-"], b"{\"rawObjects\": {"));
 }
@@ -380,21 +382,23 @@ fn bad_csv_is_refused_by_line() {
 fn the_demo_runs() {
     let output = run(&["demo", "--nodes", "50"]);
     let text = good(&output);
-    for part in ["Generated: 50 nodes, 400 GPUs", "Decisions: ", "Queues (GPUs)", "Pending: ", "Time\n", "Next\n"] {
+    for part in ["Generated: 50 nodes, 400 GPUs", "Decisions: ", "Queues (GPUs)", "Pending: ", "Time\n", "\nNext: "] {
         assert!(text.contains(part), "{part:?} is not in:\n{text}");
     }
     assert!(text.lines().count() < 90, "{text}");
+    assert!(!text.contains("--all,") && !text.contains("see --all"), "{text}");
+    for line in good(&run(&["demo", "--nodes", "1250"])).lines() {
+        assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());
+    }
 }
 
 #[test]
 fn help_shows_examples_and_exit_codes() {
-    for command in [&["--help"][..], &["plan", "--help"], &["explain", "--help"], &["generate", "--help"]] {
+    let commands = ["plan", "explain", "generate", "import", "demo", "completions"].map(|command| vec![command, "--help"]);
+    for command in commands.iter().chain(&[vec!["--help"], vec!["import", "openb", "--help"]]) {
         let output = run(command);
         let text = good(&output);
         assert!(text.contains("Examples:\n  muster ") && text.contains("Exit codes:\n  0  "), "{text}");
-    }
-    for command in [&["demo", "--help"][..], &["import", "openb", "--help"], &["completions", "--help"]] {
-        assert!(good(&run(command)).contains("Examples:\n  muster "));
     }
     let output = run(&["--version"]);
     assert!(good(&output).starts_with(concat!("muster ", env!("CARGO_PKG_VERSION"), " (vectors: ")), "{}", out(&output));
@@ -405,5 +409,94 @@ fn completions_name_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = run(&["completions", shell]);
         assert!(good(&output).contains("generate"), "{shell}");
+    }
+}
+
+/// The commands that the demo suggests give the cluster that it showed.
+#[test]
+fn the_demo_can_be_kept() {
+    let output = run(&["demo", "--nodes", "50"]);
+    let text = good(&output);
+    let (_, next) = text.split_once("  muster generate ").expect("a command");
+    let (command, _) = next.split_once(" -o cluster.zip").expect("a file");
+    let options: Vec<&str> = command.split_whitespace().filter(|&word| word != "\\").collect();
+    let snapshot = run(&[&["generate"][..], &options].concat());
+    let plan = run_with(&["plan", "-"], &snapshot.stdout);
+    let line = |text: &str, start: &str| text.lines().find(|line| line.starts_with(start)).map(str::to_owned);
+    for start in ["Cluster: ", "Decisions: ", "Pending: ", "GPUs: "] {
+        let shown = line(text, start);
+        assert!(shown.is_some());
+        assert_eq!(shown, line(good(&plan), start));
+    }
+}
+
+#[test]
+fn wrong_options_are_named() {
+    for (option, value) in [("--nodes", "-1"), ("--seed", "-1"), ("--fill", "-0.1")] {
+        let output = run(&["generate", option, value]);
+        let text = bad(&output);
+        assert!(text.contains(value) && text.contains(option.trim_start_matches('-')), "{text}");
+        assert!(!text.contains("unexpected argument"), "{text}");
+    }
+    assert!(bad(&run(&["plan", "-", "--now", "-1"])).contains("'-1' for '--now"));
+    let output = run(&["generate", "--nodes", "1", "--actions", "allocate,foo"]);
+    assert!(bad(&output).starts_with(r#"--actions: "foo": expected one or more of allocate, "#), "{}", err(&output));
+}
+
+#[test]
+fn names_cannot_steer_the_terminal() {
+    let odd = EXAMPLE.replace(r#""name": "train""#, r#""name": "tr\u001b[31m\u202e\u009bain""#);
+    assert_ne!(odd, EXAMPLE);
+    for args in [&["plan", "-", "--all", "--lenient"][..], &["explain", "-", "--lenient"], &["explain", "-", "x", "--lenient"]] {
+        let output = run_with(args, odd.as_bytes());
+        for text in [out(&output), err(&output)] {
+            assert!(!text.chars().any(|c| c != '\n' && (c.is_control() || c == '\u{202e}')), "{text:?}");
+        }
+    }
+}
+
+#[cfg(unix)]
+mod files {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+
+    use super::*;
+
+    fn generate(path: &str) -> Output {
+        run(&["generate", "--nodes", "2", "--pending", "3", "--actions", "allocate", "-o", path])
+    }
+
+    #[test]
+    fn links_are_followed_and_modes_kept() {
+        let file = Scratch::holding("kept.json", "old");
+        std::fs::set_permissions(&file.0, std::fs::Permissions::from_mode(0o600)).expect("our own file");
+        let link = Scratch::new("link.json");
+        symlink(&file.0, &link.0).expect("the temporary folder is writable");
+        let neighbour = Scratch::holding("kept.json.partial", "not ours");
+        good(&generate(link.path()));
+        assert!(link.0.symlink_metadata().expect("there").is_symlink());
+        assert_eq!(file.0.metadata().expect("there").permissions().mode() & 0o777, 0o600);
+        assert!(std::fs::read_to_string(&file.0).expect("text").starts_with('{'));
+        assert_eq!(std::fs::read_to_string(&neighbour.0).expect("text"), "not ours");
+        let target = Scratch::new("later.json");
+        let dangling = Scratch::new("dangling.json");
+        symlink(&target.0, &dangling.0).expect("the temporary folder is writable");
+        good(&generate(dangling.path()));
+        assert!(dangling.0.symlink_metadata().expect("there").is_symlink() && target.0.is_file());
+    }
+
+    #[test]
+    fn a_pipe_is_written_to_and_stays_a_pipe() {
+        for name in ["fifo.json", "fifo.zip", "fifo.json.gz"] {
+            let pipe = Scratch::new(name);
+            assert!(Command::new("mkfifo").arg(&pipe.0).status().expect("mkfifo is there").success());
+            let path = pipe.0.clone();
+            let reader = std::thread::spawn(move || std::fs::read(path).expect("readable"));
+            good(&generate(pipe.path()));
+            assert!(pipe.0.symlink_metadata().expect("there").file_type().is_fifo());
+            let bytes = reader.join().expect("the reader ends");
+            let copy = Scratch::new(&format!("copy-{name}"));
+            std::fs::write(&copy.0, bytes).expect("the temporary folder is writable");
+            assert!(good(&run(&["plan", copy.path()])).starts_with("Cluster: 2 nodes"));
+        }
     }
 }

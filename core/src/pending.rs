@@ -316,7 +316,8 @@ fn explain_members(tables: &Tables, of: Member, reasons: &mut Vec<Reason>) {
         return;
     }
     let members = gangs.members(of);
-    if members.len() > 1 {
+    // With one member, what that one lacks says it all, unless more members are asked for than there are.
+    if members.len() > 1 || gangs.threshold(of) as usize > members.len() {
         let set = if let Member::Subgroup(subgroup) = of { Some(subgroup) } else { None };
         reasons.push(Reason::TooFewMembers { set, ready: gangs.attainable(of), required: gangs.threshold(of) });
     }

@@ -1,14 +1,55 @@
-//! Invariants, recomputed from scratch: O(everything). On in tests, behind a flag in production.
+//! Invariants, recomputed from scratch: O(everything). In tests, and behind a flag in production.
 
-use crate::index::{Col, NodeIdx};
+use crate::index::{Col, GroupIdx, Idx, NodeIdx};
+use crate::snapshot::{PodStatus, Snapshot};
 use crate::statement::Statement;
-use crate::tables::{Tables, holds_node, keeps_node};
+use crate::tables::Tables;
+use crate::tables::nodes::PODS;
 
-/// The first column whose content is not what the pods' placements add up to; `None` if all are.
-///
-/// `at_start` are the tables as they were loaded.
+/// The first invariant that does not hold after a cycle on `rows`, in words; `None` if all do.
 #[must_use]
-pub fn ledgers(tables: &Tables, statement: &Statement, at_start: &Tables) -> Option<String> {
+pub fn all(rows: &Snapshot, tables: &Tables, statement: &Statement) -> Option<String> {
+    let at_start = Tables::load(rows);
+    placements(tables)
+        .or_else(|| ledgers(rows, tables))
+        .or_else(|| rollback(tables, statement, &at_start))
+        .or_else(|| over_commit(tables, &at_start))
+}
+
+/// A ledger that is not what the pods' placements add up to: every pod is put where it is now and the tables are loaded anew.
+#[must_use]
+pub fn ledgers(rows: &Snapshot, tables: &Tables) -> Option<String> {
+    let mut now = rows.clone();
+    for (pod, row) in now.pods.as_mut_slice().iter_mut().enumerate() {
+        let place = tables.pods.placement(Idx::new(pod));
+        (row.status, row.node, row.groups) = (place.status, place.node, place.groups);
+    }
+    now.groups = tables.gpus.node.clone();
+    now.pod_groups.clone_from(&tables.pods.group_list);
+    let mut again = Tables::load(&now);
+    // The loader takes every shared card for one whose reservation pod is among the pods; those of new cards are still to come.
+    for group in (tables.gpus.at_start..tables.gpus.node.len()).map(GroupIdx::new) {
+        let (holds, keeps) = (again.gpus.holders[group] > 0, again.gpus.keepers[group] > 0);
+        again.nodes.take(PODS, again.gpus.node[group], 1, holds, keeps);
+    }
+    let (nodes, gpus, queues) = (&tables.nodes, &tables.gpus, &tables.queues);
+    [
+        (nodes.idle != again.nodes.idle, "what is idle on the nodes"),
+        (nodes.soon != again.nodes.soon, "what will be free on the nodes"),
+        (gpus.held_mib != again.gpus.held_mib || gpus.holders != again.gpus.holders, "what is held of shared cards"),
+        (gpus.kept_mib != again.gpus.kept_mib || gpus.keepers != again.gpus.keepers, "what is kept of shared cards"),
+        (gpus.used_mib != again.gpus.used_mib || gpus.room != again.gpus.room, "what shared cards have room for"),
+        (tables.gangs.counts != again.gangs.counts, "the pods of the gangs"),
+        (queues.allocated != again.queues.allocated, "what the queues hold"),
+        (queues.non_preemptible != again.queues.non_preemptible, "what the queues hold and may not be evicted"),
+    ]
+    .into_iter()
+    .find_map(|(wrong, what)| wrong.then(|| format!("ledger: {what} is not what the pods add up to")))
+}
+
+/// A column that undoing the cycle does not bring back to what was loaded.
+#[must_use]
+pub fn rollback(tables: &Tables, statement: &Statement, at_start: &Tables) -> Option<String> {
     let mut again = at_start.clone();
     let mut log = statement.clone();
     let mut undone = tables.clone();
@@ -17,13 +58,15 @@ pub fn ledgers(tables: &Tables, statement: &Statement, at_start: &Tables) -> Opt
     undone.nodes.changes.clear();
     undone.pods.waiting_from.clone_from(&again.pods.waiting_from);
     undone.queues.fair_share.clone_from(&again.queues.fair_share);
-    if undone.nodes != again.nodes {
-        return Some("rollback: nodes differ from what was loaded".into());
-    }
-    if undone.gpus != again.gpus || undone.pods != again.pods || undone.gangs != again.gangs || undone.queues != again.queues {
-        return Some("rollback: cards, pods, gangs or queues differ from what was loaded".into());
-    }
-    over_commit(tables, at_start)
+    [
+        (undone.nodes != again.nodes, "nodes"),
+        (undone.gpus != again.gpus, "shared cards"),
+        (undone.pods != again.pods, "pods"),
+        (undone.gangs != again.gangs, "gangs"),
+        (undone.queues != again.queues, "queues"),
+    ]
+    .into_iter()
+    .find_map(|(wrong, what)| wrong.then(|| format!("rollback: {what} differ from what was loaded")))
 }
 
 /// A node that the cycle over-committed, or made worse where it already was.
@@ -40,19 +83,23 @@ pub fn over_commit(tables: &Tables, at_start: &Tables) -> Option<String> {
     nodes.or_else(|| {
         let full = tables.gpus.node.entries().find(|&(group, &node)| {
             let card = tables.nodes.card_mib[node];
-            let before = at_start.gpus.kept_mib.get(crate::index::Idx::at(group)).copied().unwrap_or(0);
+            let before = at_start.gpus.kept_mib.get(group.at()).copied().unwrap_or(0);
             tables.gpus.kept_mib[group] > card.max(before)
         });
         full.map(|(group, _)| format!("over-commit: {group:?}"))
     })
 }
 
-/// A pod that holds or keeps a node without having one, or the other way round.
+/// A pod that waits and has a node, or was given one in this cycle and has none.
 #[must_use]
 pub fn placements(tables: &Tables) -> Option<String> {
     tables.pods.status.entries().find_map(|(pod, &status)| {
         let placed = tables.pods.node[pod].is_some();
-        let pending = !holds_node(status) && !keeps_node(status);
-        (placed && pending && status == crate::snapshot::PodStatus::Pending).then(|| format!("{pod:?} waits, but has a node"))
+        let given = matches!(status, PodStatus::Allocated | PodStatus::Pipelined);
+        match (status, placed) {
+            (PodStatus::Pending, true) => Some(format!("{pod:?} waits, but has a node")),
+            _ if given && !placed => Some(format!("{pod:?} was given a node, but has none")),
+            _ => None,
+        }
     })
 }

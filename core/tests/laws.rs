@@ -100,7 +100,7 @@ proptest! {
         let before = scheduler.tables().clone();
         prop_assert_eq!(verify::placements(&before), None);
         let first = scheduler.run(&rows.config, &mut |_| {}).clone();
-        prop_assert_eq!(verify::ledgers(scheduler.tables(), scheduler.statement(), &before), None);
+        prop_assert_eq!(verify::all(&rows, scheduler.tables(), scheduler.statement()), None);
         scheduler.rewind();
         prop_assert!(lasting(scheduler.tables()) == lasting(&before), "rewinding leaves something behind");
         let second = scheduler.run(&rows.config, &mut |_| {}).clone();

@@ -10,12 +10,16 @@ pub mod shard;
 pub mod topology;
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::CustomResourceExt as _;
 use schemars::{Schema, SchemaGenerator, json_schema};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// Amounts by resource name.
@@ -69,14 +73,41 @@ where
 {
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) metadata: ObjectMeta,
-    #[serde(default, deserialize_with = "null_is_default", bound(deserialize = "S: Deserialize<'de>"))]
+    #[serde(default, deserialize_with = "object_or_default", bound(deserialize = "S: Deserialize<'de>"))]
     pub(crate) spec: S,
-    #[serde(default = "Option::default")]
+    #[serde(default = "Option::default", deserialize_with = "object", bound(deserialize = "T: Deserialize<'de>"))]
     pub(crate) status: Option<T>,
 }
 
 fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+fn object_or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(object(from)?.unwrap_or_default())
+}
+
+/// An object or null; not a list, which derived readers would take field by field.
+fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    struct Keyed<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Keyed<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_unit<E>(self) -> Result<Option<T>, E> {
+            Ok(None)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Option<T>, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+        }
+    }
+
+    from.deserialize_any(Keyed(PhantomData))
 }
 
 #[cfg(test)]

@@ -98,6 +98,8 @@ impl Item<'_> {
     #[inline]
     fn decode<T: DeserializeOwned>(&self) -> Result<T, ()> {
         match self {
+            // Derived readers would take a list for an object, field by field.
+            Self::Text(text) if !text.get().starts_with('{') => Err(()),
             Self::Text(text) => serde_json::from_str(text.get()).map_err(drop),
             Self::Tree(tree) => T::deserialize(tree).map_err(drop),
         }
@@ -122,6 +124,11 @@ impl Item<'_> {
                 }
             },
         };
+        if !tree.is_object() {
+            let name = format!("#{at}");
+            findings.bad(Subject { kind: kind.name(), namespace: "", name: &name }, "", show_json(tree), "an object");
+            return None;
+        }
         match serde_path_to_error::deserialize::<_, T>(tree) {
             Ok(object) => Some(object),
             Err(error) => {
@@ -184,7 +191,10 @@ fn expectation(path: &str, message: &str) -> String {
         };
     };
     match expected {
-        "i32" | "i64" | "u32" | "u64" | "usize" | "isize" => "an integer".to_owned(),
+        "i32" => format!("an integer from {} to {}", i32::MIN, i32::MAX),
+        "u32" => format!("an integer from 0 to {}", u32::MAX),
+        "i64" | "isize" => format!("an integer from {} to {}", i64::MIN, i64::MAX),
+        "u64" | "usize" => "an integer of 0 or more".to_owned(),
         "f64" => "a number".to_owned(),
         "a boolean" | "bool" => "true or false".to_owned(),
         "Quantity" => "a quantity such as 4, 500m, 1.5Gi or 2e3".to_owned(),

@@ -9,12 +9,15 @@ use serde_json::value::RawValue;
 
 use super::objects::{Item, Kind, Sorted};
 use super::unpack;
-use crate::problem::{Failure, Findings, Subject, plain};
+use crate::problem::{Failure, Findings, Subject, plain, show, show_json};
 
 /// Levels of a YAML document. Schemas of CRDs, which may lie beside manifests, reach 60.
 const MAX_DEPTH: usize = 120;
 /// Enough for [`MAX_DEPTH`] in a build without optimisation.
 const STACK_BYTES: usize = 64 << 20;
+
+/// `List`s inside `List`s that are unfolded.
+const MAX_LISTS: usize = 16;
 
 /// What says which kind an object is of.
 #[derive(Deserialize)]
@@ -33,24 +36,46 @@ pub(super) fn split_json<'a>(name: &str, text: &'a [u8], sorted: &mut Sorted<'a>
     let text = unpack::utf8(name, text)?;
     for document in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>() {
         let document = document.map_err(|error| Failure::Unreadable(format!("{name}: not JSON: {error}")))?;
-        sort_text(name, document, None, sorted)?;
+        sort_text(name, document, List::default(), sorted)?;
     }
     Ok(())
 }
 
-/// `list`: the apiVersion and kind that items of a typed list have.
-fn sort_text<'a>(name: &str, text: &'a RawValue, list: Option<(&str, &str)>, sorted: &mut Sorted<'a>) -> Result<(), Failure> {
+/// The list that an object is in.
+#[derive(Clone, Copy, Default)]
+struct List<'a> {
+    /// What items of a typed list have where they do not say it themselves.
+    version: &'a str,
+    kind: &'a str,
+    /// How many lists there are around the object.
+    depth: usize,
+}
+
+impl List<'_> {
+    /// Whether an object of `kind` with items is a list to be unfolded.
+    fn unfolds(self, kind: &str) -> bool {
+        kind.ends_with("List") && self.depth < MAX_LISTS
+    }
+}
+
+fn sort_text<'a>(name: &str, text: &'a RawValue, list: List<'_>, sorted: &mut Sorted<'a>) -> Result<(), Failure> {
+    let refuse = |what: &str| Failure::Unreadable(format!("{name}: {what}"));
+    if !text.get().starts_with('{') {
+        let value = serde_json::from_str(text.get()).map_or_else(|_| show(text.get()), |value| show_json(&value));
+        return Err(refuse(&format!("{value}: expected a Kubernetes object")));
+    }
     let head: Head<'a> = serde_json::from_str(text.get())
-        .map_err(|error| Failure::Unreadable(format!("{name}: not a Kubernetes object: {error}")))?;
-    let version = head.api_version.as_deref().or(list.map(|(version, _)| version)).unwrap_or_default();
-    let kind = head.kind.as_deref().or(list.map(|(_, kind)| kind)).unwrap_or_default();
+        .map_err(|_| refuse("not a Kubernetes object: expected texts as apiVersion and kind, each once"))?;
+    let version = head.api_version.as_deref().unwrap_or(list.version);
+    let kind = head.kind.as_deref().unwrap_or(list.kind);
     match head.items {
-        Some(items) if list.is_none() && kind.ends_with("List") => {
-            let items: Option<Vec<&RawValue>> = serde_json::from_str(items.get())
-                .map_err(|error| Failure::Unreadable(format!("{name}: items of {}: {error}", plain(kind))))?;
-            let of = kind.trim_end_matches("List");
+        Some(items) if list.unfolds(kind) => {
+            sorted.lists = true;
+            let items: Option<Vec<&RawValue>> =
+                serde_json::from_str(items.get()).map_err(|_| refuse(&format!("items of {}: expected a list", plain(kind))))?;
+            let inner = List { version, kind: kind.trim_end_matches("List"), depth: list.depth + 1 };
             for item in items.unwrap_or_default() {
-                sort_text(name, item, Some((version, of)), sorted)?;
+                sort_text(name, item, inner, sorted)?;
             }
         }
         _ => sort_one(version, kind, Item::Text(text), sorted),
@@ -84,16 +109,17 @@ pub(super) fn split_yaml<'a>(name: &str, text: &'a str, sorted: &mut Sorted<'a>,
     };
     for (number, tree) in trees.into_iter().enumerate() {
         match tree {
-            Ok(tree) => sort_tree(name, number, tree, None, sorted, findings),
-            Err(message) => refuse(name, number, &message, findings),
+            Ok(tree) => sort_tree(name, number + 1, tree, List::default(), sorted, findings),
+            Err(message) => refuse(name, number + 1, &message, findings),
         }
     }
 }
 
+/// `number`: 1 for the first document.
 fn refuse(name: &str, number: usize, message: &str, findings: &mut Findings) {
     let object = format!("{number} of {name}");
     let subject = Subject { kind: "document", namespace: "", name: &object };
-    findings.bad(subject, "", String::new(), format!("a Kubernetes object in YAML ({message})"));
+    findings.bad(subject, "", String::new(), format!("a Kubernetes object, in YAML or JSON ({message})"));
 }
 
 fn parse(document: &str, max_depth: usize) -> Result<Value, String> {
@@ -109,18 +135,15 @@ fn parse(document: &str, max_depth: usize) -> Result<Value, String> {
     options.strict_booleans = true;
     serde_saphyr::from_str_with_options(document, options).map_err(|error| {
         let message = error.to_string();
-        plain(message.lines().next().unwrap_or_default())
+        match message.split_once("budget breached: ") {
+            Some((_, what)) if what.starts_with("Depth") => format!("it nests deeper than {max_depth} levels"),
+            Some(_) => "its aliases multiply it beyond what is read".to_owned(),
+            None => plain(message.lines().next().unwrap_or_default()),
+        }
     })
 }
 
-fn sort_tree<'a>(
-    name: &str,
-    number: usize,
-    tree: Value,
-    list: Option<(&str, &str)>,
-    sorted: &mut Sorted<'a>,
-    findings: &mut Findings,
-) {
+fn sort_tree<'a>(name: &str, number: usize, tree: Value, list: List<'_>, sorted: &mut Sorted<'a>, findings: &mut Findings) {
     let Value::Object(mut fields) = tree else {
         if !tree.is_null() {
             refuse(name, number, "neither a mapping nor empty", findings);
@@ -128,18 +151,23 @@ fn sort_tree<'a>(
         return;
     };
     let text = |key: &str| fields.get(key).and_then(Value::as_str).map(str::to_owned);
-    let version = text("apiVersion").unwrap_or_else(|| list.map_or("", |(version, _)| version).to_owned());
-    let kind = text("kind").unwrap_or_else(|| list.map_or("", |(_, kind)| kind).to_owned());
-    if list.is_none() && kind.ends_with("List") && fields.get("items").is_some_and(|items| items.is_array() || items.is_null()) {
+    let version = text("apiVersion").unwrap_or_else(|| list.version.to_owned());
+    let kind = text("kind").unwrap_or_else(|| list.kind.to_owned());
+    if list.unfolds(&kind) && fields.get("items").is_some_and(|items| items.is_array() || items.is_null()) {
         sorted.lists = true;
-        let of = (version.as_str(), kind.trim_end_matches("List"));
+        let inner = List { version: &version, kind: kind.trim_end_matches("List"), depth: list.depth + 1 };
         let Some(Value::Array(items)) = fields.remove("items") else { return };
         for item in items {
-            sort_tree(name, number, item, Some(of), sorted, findings);
+            sort_tree(name, number, item, inner, sorted, findings);
         }
         return;
     }
     sort_one(&version, &kind, Item::Tree(Value::Object(fields)), sorted);
+}
+
+/// Whether a text has several YAML documents, by its markers.
+pub(super) fn has_markers(text: &[u8]) -> bool {
+    text.split(|byte| *byte == b'\n').any(|line| line.starts_with(b"---") && line.get(3).is_none_or(u8::is_ascii_whitespace))
 }
 
 /// Documents of a YAML stream: `---` and `...` at the start of a line part them, whatever is around. Pieces that hold only

@@ -10,7 +10,6 @@ mod objects;
 mod snapshot;
 mod unpack;
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +22,6 @@ use crate::names::Names;
 use crate::problem::{Failure, Findings, Problem, Problems, Subject, show_json};
 use crate::settings::Settings;
 use objects::Sorted;
-use unpack::MAX_BYTES;
 
 /// How to read.
 #[derive(Default)]
@@ -70,16 +68,18 @@ pub struct Loaded {
 /// [`Failure::Unreadable`] if the input as a whole cannot be read; [`Failure::Bad`] if objects or settings are wrong and
 /// `options` are not lenient.
 pub fn load(source: &Source, options: &Options<'_>) -> Result<Loaded, Failure> {
-    match source {
+    let name = match source {
+        Source::Stdin => "standard input".to_owned(),
+        Source::Path(path) => path.display().to_string(),
+    };
+    let loaded = match source {
         Source::Stdin => {
-            let mut bytes = Vec::new();
-            let limited = std::io::stdin().lock().take(MAX_BYTES + 1).read_to_end(&mut bytes);
-            limited.map_err(|error| Failure::Unreadable(format!("standard input: {error}")))?;
-            load_bytes("standard input", &bytes, options)
+            unpack::read_whole(&name, &mut std::io::stdin().lock(), 0).and_then(|bytes| load_text(&name, &bytes, options))
         }
         Source::Path(path) if path.is_dir() => load_folder(path, options),
-        Source::Path(path) => load_bytes(&path.display().to_string(), &read_file(path)?, options),
-    }
+        Source::Path(path) => read_file(path).and_then(|bytes| load_text(&name, &bytes, options)),
+    };
+    loaded.map_err(|failure| failure.summed_up(&name))
 }
 
 /// Reads an input that is in memory; `name` is for messages.
@@ -87,33 +87,64 @@ pub fn load(source: &Source, options: &Options<'_>) -> Result<Loaded, Failure> {
 /// # Errors
 /// As [`load`].
 pub fn load_bytes(name: &str, bytes: &[u8], options: &Options<'_>) -> Result<Loaded, Failure> {
+    load_text(name, bytes, options).map_err(|failure| failure.summed_up(name))
+}
+
+fn load_text(name: &str, bytes: &[u8], options: &Options<'_>) -> Result<Loaded, Failure> {
     let text = unpack::text_of(name, bytes, options.progress)?;
     let ticker = Ticker::new(options.progress, text.len() as u64);
-    match text.trim_ascii_start().first() {
-        None => Err(Failure::Unreadable(format!("{name}: the input is empty"))),
-        Some(b'{') => match snapshot::split(name, &text)? {
-            snapshot::Split::Snapshot(parts) => parts.load(name, options, &ticker),
-            snapshot::Split::Manifests => {
-                let mut sorted = Sorted::default();
-                let mut findings = Findings::default();
-                manifest::split_json(name, &text, &mut sorted)?;
-                finish(name, options, Input { sorted, ..Input::manifests() }, &mut findings, &ticker)
-            }
-        },
-        Some(_) => {
-            let (mut sorted, mut findings) = (Sorted::default(), Findings::default());
-            let text = unpack::utf8(name, &text)?;
-            manifest::split_yaml(name, text, &mut sorted, &mut findings);
-            if sorted.is_empty() && findings.bad.is_empty() {
-                return Err(Failure::Unreadable(format!("{name}: no Kubernetes object in it")));
-            }
-            finish(name, options, Input { sorted, ..Input::manifests() }, &mut findings, &ticker)
+    let (mut sorted, mut findings) = (Sorted::default(), Findings::default());
+    match sort(name, &text, &mut sorted, &mut findings)? {
+        Content::Nothing => Err(Failure::Unreadable(format!("{name}: the input is empty"))),
+        Content::Snapshot(parts) => parts.load(name, options, &ticker),
+        Content::Manifests if sorted.is_empty() && findings.bad.is_empty() => {
+            Err(Failure::Unreadable(format!("{name}: no Kubernetes object in it")))
         }
+        Content::Manifests => finish(name, options, Input { sorted, ..Input::manifests() }, &mut findings, &ticker),
     }
 }
 
+/// What a text turned out to be.
+enum Content<'a> {
+    Nothing,
+    Snapshot(Box<snapshot::Parts<'a>>),
+    /// Sorted already.
+    Manifests,
+}
+
+/// Tells what a text is, and sorts its objects if it holds manifests.
+fn sort<'a>(name: &str, text: &'a [u8], sorted: &mut Sorted<'a>, findings: &mut Findings) -> Result<Content<'a>, Failure> {
+    match text.trim_ascii_start().first() {
+        None => return Ok(Content::Nothing),
+        Some(b'{') => match sort_json(name, text) {
+            Ok(snapshot::Split::Snapshot(parts)) => return Ok(Content::Snapshot(parts)),
+            Ok(snapshot::Split::Manifests(found)) => {
+                sorted.append(found);
+                return Ok(Content::Manifests);
+            }
+            // YAML may begin with an object in JSON's form.
+            Err(_) if manifest::has_markers(text) => {}
+            Err(failure) => return Err(failure),
+        },
+        Some(_) => {}
+    }
+    manifest::split_yaml(name, unpack::utf8(name, text)?, sorted, findings);
+    Ok(Content::Manifests)
+}
+
+fn sort_json<'a>(name: &str, text: &'a [u8]) -> Result<snapshot::Split<'a>, Failure> {
+    let mut split = snapshot::split(name, text)?;
+    if let snapshot::Split::Manifests(sorted) = &mut split {
+        manifest::split_json(name, text, sorted)?;
+    }
+    Ok(split)
+}
+
 fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|error| Failure::Unreadable(format!("{}: {error}", path.display())))
+    let unreadable = |error: std::io::Error| Failure::Unreadable(format!("{}: {error}", path.display()));
+    let mut file = std::fs::File::open(path).map_err(unreadable)?;
+    let bytes = file.metadata().map_err(unreadable)?.len();
+    unpack::read_whole(&path.display().to_string(), &mut file, bytes)
 }
 
 fn load_folder(folder: &Path, options: &Options<'_>) -> Result<Loaded, Failure> {
@@ -130,16 +161,9 @@ fn load_folder(folder: &Path, options: &Options<'_>) -> Result<Loaded, Failure> 
     }
     let (mut sorted, mut findings) = (Sorted::default(), Findings::default());
     for (text, file) in &texts {
-        match text.trim_ascii_start().first() {
-            None => {}
-            Some(b'{') => match snapshot::split(file, text)? {
-                snapshot::Split::Snapshot(_) => {
-                    let message = format!("{file}: a snapshot inside a folder of manifests; name the file itself");
-                    return Err(Failure::Unreadable(message));
-                }
-                snapshot::Split::Manifests => manifest::split_json(file, text, &mut sorted)?,
-            },
-            Some(_) => manifest::split_yaml(file, unpack::utf8(file, text)?, &mut sorted, &mut findings),
+        if let Content::Snapshot(_) = sort(file, text, &mut sorted, &mut findings)? {
+            let message = format!("{file}: a snapshot inside a folder of manifests; name the file itself");
+            return Err(Failure::Unreadable(message));
         }
     }
     let bytes = texts.iter().map(|(text, _)| text.len() as u64).sum();
@@ -197,6 +221,9 @@ fn finish(
     let unparsed = findings.bad.len();
     let settings = Settings::read(input.config.as_ref(), input.params.as_ref(), options.actions.as_deref(), findings);
     let now = clock(options, input.now.as_ref(), findings);
+    if input.manifests {
+        input.sorted.warn_of_nothing_known(findings);
+    }
     let mut facts = Facts::default();
     let mut left_out = unparsed + input.sorted.read(&settings, &mut facts, findings, ticker);
     if input.manifests && facts.config_maps.as_ref().is_some_and(|maps| maps.is_empty()) {

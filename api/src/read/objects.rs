@@ -104,6 +104,26 @@ impl<'a> Sorted<'a> {
         self.by_kind.entry(kind).or_default().push(item);
     }
 
+    /// Manifests of which none is of a kind that matters here are probably not what was meant.
+    pub(super) fn warn_of_nothing_known(&self, findings: &mut Findings) {
+        if self.by_kind.is_empty() && !self.skipped.is_empty() {
+            let kinds: Vec<&str> = self.skipped.keys().take(5).map(String::as_str).collect();
+            let note = "no object of a kind that matters here (Node, Pod, Queue of scheduling.run.ai, …): nothing to plan";
+            findings.warn(Subject::setting("manifests"), "kind", kinds.join(", "), note);
+        }
+    }
+
+    /// Adds what another input held.
+    pub(super) fn append(&mut self, other: Self) {
+        for (kind, mut items) in other.by_kind {
+            self.by_kind.entry(kind).or_default().append(&mut items);
+        }
+        for (kind, count) in other.skipped {
+            *self.skipped.entry(kind).or_default() += count;
+        }
+        self.lists |= other.lists;
+    }
+
     /// Decodes everything into `facts`; how many objects were left out because they are bad.
     pub(super) fn read(&self, settings: &Settings, facts: &mut Facts, findings: &mut Findings, ticker: &Ticker<'_>) -> usize {
         let of = |kind| Items { kind, list: self.by_kind.get(&kind).map_or(&[][..], Vec::as_slice), ticker };

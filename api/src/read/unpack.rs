@@ -8,8 +8,9 @@ use zip::ZipArchive;
 
 use crate::problem::{Failure, plain};
 
-/// The largest text that is read. A cluster of a million pods is below it; what is above is a mistake or an attack.
-pub(super) const MAX_BYTES: u64 = 8 << 30;
+/// The largest text that is read, unpacked: 2 GiB, from wherever it comes. A cluster of a million pods is some 1 GB; what is
+/// above the limit is a mistake or an attack.
+pub(super) const MAX_BYTES: u64 = 2 << 30;
 /// DEFLATE cannot grow by more than this.
 const MAX_RATIO: u64 = 1040;
 /// The file inside a zip.
@@ -28,7 +29,7 @@ pub(super) fn text_of<'a>(name: &str, bytes: &'a [u8], progress: Progress<'_>) -
         plain => Cow::Borrowed(plain),
     };
     if text.len() as u64 > MAX_BYTES {
-        return Err(fail("larger than 8 GiB"));
+        return Err(fail(&too_large(MAX_BYTES)));
     }
     Ok(match text {
         Cow::Borrowed([0xef, 0xbb, 0xbf, rest @ ..]) => Cow::Borrowed(rest),
@@ -48,33 +49,72 @@ pub(super) fn utf8<'a>(name: &str, text: &'a [u8]) -> Result<&'a str, Failure> {
     })
 }
 
+/// What to say of a text above the limit.
+fn too_large(most: u64) -> String {
+    format!("larger than {} MiB: at most that much is read, unpacked", most >> 20)
+}
+
+/// All of a file or of standard input, up to the limit.
+pub(super) fn read_whole(name: &str, from: &mut impl Read, expected: u64) -> Result<Vec<u8>, Failure> {
+    read_bounded(from, expected.min(MAX_BYTES), MAX_BYTES, None).map_err(|why| Failure::Unreadable(format!("{name}: {why}")))
+}
+
 fn unzip(name: &str, bytes: &[u8], progress: Progress<'_>) -> Result<Vec<u8>, Failure> {
     let fail = |message: String| Failure::Unreadable(format!("{name}: {message}"));
-    let broken = |error: zip::result::ZipError| fail(format!("not a complete zip archive ({error})"));
+    let broken = |error: zip::result::ZipError| {
+        // The library's own names say nothing to a user.
+        let cause = error.to_string();
+        let cause = if cause.contains("::") { "its directory cannot be read".to_owned() } else { plain(&cause) };
+        fail(format!("not a complete zip archive ({cause})"))
+    };
     let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(broken)?;
     let names: Vec<String> = archive.file_names().map(|name| name.map_or_else(|_| "?".to_owned(), Cow::into_owned)).collect();
-    let exact = names.iter().position(|name| name == SNAPSHOT);
-    let nested = || names.iter().position(|name| name.ends_with("/snapshot.json"));
-    let Some(at) = exact.or_else(nested) else {
-        let held: Vec<_> = names.iter().take(5).map(|name| plain(name)).collect();
-        return Err(fail(format!("no snapshot.json in the archive, which holds {} files: {}", names.len(), held.join(", "))));
+    let is_snapshot = |name: &&String| *name == SNAPSHOT || name.ends_with("/snapshot.json");
+    let found: Vec<&String> = names.iter().filter(is_snapshot).collect();
+    let at = match found.as_slice() {
+        [] => return Err(fail(format!("no snapshot.json in the archive, which {}", held(&names)))),
+        [_] if archive.has_duplicate_names() => {
+            return Err(fail(format!(
+                "the archive holds several files of one name ({}); expected one snapshot.json",
+                plain(found[0])
+            )));
+        }
+        [one] => archive.index_for_name(one).ok_or_else(|| fail("snapshot.json cannot be found in the archive".to_owned()))?,
+        [first, second, ..] => {
+            let (first, second) = (plain(first), plain(second));
+            return Err(fail(format!("{} snapshots in the archive ({first}, {second}); expected one", found.len())));
+        }
     };
-    let at = archive.index_for_name(&names[at]).unwrap_or(at);
     let mut file = archive.by_index(at).map_err(broken)?;
     let (declared, packed) = (file.size(), file.compressed_size());
     if declared > MAX_BYTES {
-        return Err(fail(format!("snapshot.json would be {declared} bytes; at most 8 GiB are read")));
+        return Err(fail(format!("snapshot.json would be {declared} bytes; at most 2 GiB are read")));
     }
     let expected = declared.min(packed.saturating_mul(MAX_RATIO)).min(bytes.len() as u64 * MAX_RATIO);
     read_bounded(&mut file, expected, MAX_BYTES, progress).map_err(|why| fail(format!("snapshot.json: {why}")))
+}
+
+/// The files of an archive, for a message.
+fn held(names: &[String]) -> String {
+    let first: Vec<_> = names.iter().take(5).map(|name| plain(name)).collect();
+    match names.len() {
+        0 => "is empty".to_owned(),
+        1 => format!("holds 1 file: {}", first.join(", ")),
+        n if n > first.len() => format!("holds {n} files: {}, …", first.join(", ")),
+        n => format!("holds {n} files: {}", first.join(", ")),
+    }
 }
 
 fn gunzip(name: &str, bytes: &[u8], progress: Progress<'_>) -> Result<Vec<u8>, Failure> {
     // The last four bytes hold the size modulo 2³²: a hint only.
     let hint = bytes.last_chunk::<4>().map_or(0, |tail| u64::from(u32::from_le_bytes(*tail)));
     let expected = hint.min(bytes.len() as u64 * MAX_RATIO);
-    read_bounded(&mut MultiGzDecoder::new(bytes), expected, MAX_BYTES, progress)
-        .map_err(|why| Failure::Unreadable(format!("{name}: not a complete gzip file: {why}")))
+    read_bounded(&mut MultiGzDecoder::new(bytes), expected, MAX_BYTES, progress).map_err(|why| {
+        Failure::Unreadable(format!(
+            "{name}: {}",
+            if why == too_large(MAX_BYTES) { why } else { format!("not a complete gzip file: {why}") }
+        ))
+    })
 }
 
 /// Reads everything, at most `most` bytes, in pieces so that progress can be told.
@@ -89,7 +129,7 @@ fn read_bounded(from: &mut impl Read, expected: u64, most: u64, progress: Progre
             return Ok(text);
         }
         if text.len() as u64 > most {
-            return Err(format!("larger than {} GiB", most >> 30));
+            return Err(too_large(most));
         }
         if let Some(progress) = progress {
             // Unpacking is a part of the work that the reader's own count does not cover.
@@ -106,7 +146,8 @@ mod tests {
     fn an_archive_that_never_ends_is_given_up() {
         let endless = read_bounded(&mut std::io::repeat(0), u64::MAX / 4, 16 << 20, None);
         assert!(endless.is_err(), "no room for that much");
-        assert_eq!(read_bounded(&mut std::io::repeat(0), 0, 16 << 20, None), Err("larger than 0 GiB".to_owned()));
+        assert!(too_large(MAX_BYTES).contains("2048 MiB"));
+        assert_eq!(read_bounded(&mut std::io::repeat(0), 0, 16 << 20, None), Err(too_large(16 << 20)));
         assert_eq!(read_bounded(&mut [1_u8, 2].as_slice(), 0, 16 << 20, None), Ok(vec![1, 2]));
     }
 

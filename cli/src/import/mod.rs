@@ -4,6 +4,8 @@ mod rows;
 
 use std::io::{self, Write};
 
+use muster_api::report_amount::bare;
+use muster_core::units::Resource;
 use muster_testkit::generate::objects::{
     DEFAULT_ACTIONS, Meta, NOW_SECOND, Node, Pod, PodGroup, Queue, SnapshotWriter, priority_class, uid,
 };
@@ -36,7 +38,7 @@ pub(crate) fn run(args: &Openb) -> Result<(), Fault> {
         shuffle(&mut pods, &mut Rand32::new_inc(seed, 2));
     }
     sink::write_snapshot(args.output.as_deref(), false, |out| write(out, &nodes, &pods, args.rank_by_qos))?;
-    let gpus = |milli: u64| milli as f64 / 1000.0;
+    let gpus = |milli: u64| bare(Resource::Gpu, i64::try_from(milli.saturating_mul(1000)).unwrap_or(i64::MAX - 1));
     say(&format!(
         "{}, {} GPUs; {} ({copied} of them copies) ask for {} GPUs",
         plural(nodes.len(), "node", "nodes"),

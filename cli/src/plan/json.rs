@@ -80,13 +80,28 @@ fn groups<'a>(view: &'a View<'_>, decision: &Decision, new_groups: &'a HashMap<G
     view.planned.outcome.groups_of(decision).iter().map(name).collect()
 }
 
+/// `fair share` as `fairShare`.
+fn camel_case(words: &str) -> String {
+    let mut key = String::with_capacity(words.len());
+    for (i, word) in words.split(' ').enumerate() {
+        let mut letters = word.chars();
+        match letters.next() {
+            Some(first) if i > 0 => key.extend(first.to_uppercase()),
+            first => key.extend(first),
+        }
+        key.push_str(letters.as_str());
+    }
+    key
+}
+
 fn timing(view: &View<'_>) -> Value {
-    let ms = |time: std::time::Duration| Value::from(time.as_secs_f64() * 1000.0);
+    // Whole nanoseconds: six decimals, and no digits that nobody measured.
+    let ms = |time: std::time::Duration| Value::from(time.as_nanos() as f64 / 1e6);
     let mut actions = Map::new();
     let mut stages = Map::new();
     for stage in &view.planned.stages {
         let map = if stage.action { &mut actions } else { &mut stages };
-        map.insert(stage.name.to_owned(), ms(stage.time));
+        map.insert(camel_case(stage.name), ms(stage.time));
     }
     json!({
         "loadMs": ms(view.load),

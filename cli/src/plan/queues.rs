@@ -7,14 +7,16 @@ use muster_core::index::{Col, QueueIdx};
 use muster_core::units::{Amounts, Resource, UNLIMITED};
 
 use super::View;
+use super::table::Lengths;
 use crate::args::Resources;
 use crate::text::{cut, plural};
 
 const NAME_WIDTH: usize = 24;
 const CELL_WIDTH: usize = 10;
 
-/// Appends the tables, with at most `queues_max` queues in each.
-pub(super) fn tables_into(out: &mut String, view: &View<'_>, resources: Resources, queues_max: usize) {
+/// Appends the tables, with at most `lengths.queues` queues in each.
+pub(super) fn tables_into(out: &mut String, view: &View<'_>, resources: Resources, lengths: &Lengths) {
+    let queues_max = lengths.queues;
     let tables: &[(Resource, &str)] = match resources {
         Resources::Gpu => &[(Resource::Gpu, "GPUs")],
         Resources::All => &[(Resource::Gpu, "GPUs"), (Resource::Cpu, "CPU cores"), (Resource::Memory, "memory")],
@@ -34,7 +36,7 @@ pub(super) fn tables_into(out: &mut String, view: &View<'_>, resources: Resource
             row_into(out, view, queue, depth, resource);
         }
         if let Some(rest) = order.len().checked_sub(queues_max).filter(|&rest| rest > 0) {
-            let _ = writeln!(out, "  … and {}, see --all", plural(rest, "more queue", "more queues"));
+            let _ = writeln!(out, "  … and {}{}", plural(rest, "more queue", "more queues"), lengths.rest);
         }
     }
 }

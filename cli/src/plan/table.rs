@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use muster_api::report_amount::bare;
-use muster_api::sentences::gist;
+use muster_api::sentences::{gist, visible};
 use muster_core::index::{GangIdx, NodeIdx};
 use muster_core::outcome::DecisionKind;
 use muster_core::units::Resource;
@@ -20,14 +20,16 @@ pub(crate) struct Lengths {
     pub(crate) gangs: usize,
     pub(crate) queues: usize,
     pub(crate) reasons: usize,
+    /// How to see the rest, where there is a way.
+    pub(crate) rest: &'static str,
 }
 
 impl Lengths {
     pub(crate) const fn new(all: bool) -> Self {
         if all {
-            Self { gangs: usize::MAX, queues: usize::MAX, reasons: usize::MAX }
+            Self { gangs: usize::MAX, queues: usize::MAX, reasons: usize::MAX, rest: "" }
         } else {
-            Self { gangs: 10, queues: 40, reasons: 10 }
+            Self { gangs: 10, queues: 40, reasons: 10, rest: ", see --all" }
         }
     }
 }
@@ -43,15 +45,16 @@ pub(crate) fn text(view: &View<'_>, resources: Resources, lengths: &Lengths) -> 
         plural(snapshot.pods.len(), "pod", "pods"),
     ];
     let _ = writeln!(out, "Cluster: {}", parts.join(", "));
-    decisions_into(&mut out, view, lengths.gangs);
-    queues::tables_into(&mut out, view, resources, lengths.queues);
-    pending_into(&mut out, view, lengths.reasons);
+    decisions_into(&mut out, view, lengths);
+    queues::tables_into(&mut out, view, resources, lengths);
+    pending_into(&mut out, view, lengths);
     gpus_into(&mut out, view);
     times_into(&mut out, view);
     out
 }
 
-fn decisions_into(out: &mut String, view: &View<'_>, gangs_max: usize) {
+fn decisions_into(out: &mut String, view: &View<'_>, lengths: &Lengths) {
+    let gangs_max = lengths.gangs;
     let kinds = [
         (DecisionKind::Bind, "start now", "→"),
         (DecisionKind::Pipeline, "start once others have left", "→"),
@@ -68,7 +71,7 @@ fn decisions_into(out: &mut String, view: &View<'_>, gangs_max: usize) {
         let (pods, many) = (plural(pods, "pod", "pods"), plural(gangs.len(), "gang", "gangs"));
         let _ = writeln!(out, "\nDecisions: {pods} of {many} {title}");
         let names = &view.loaded.names.gangs;
-        let width = gangs.iter().take(gangs_max).map(|gang| names[gang.gang].to_string().chars().count()).max();
+        let width = gangs.iter().take(gangs_max).map(|gang| visible(&names[gang.gang].to_string()).chars().count()).max();
         let width = width.unwrap_or(0).min(32);
         for gang in gangs.iter().take(gangs_max) {
             let name = cut(&names[gang.gang].to_string(), width);
@@ -76,7 +79,7 @@ fn decisions_into(out: &mut String, view: &View<'_>, gangs_max: usize) {
             nodes_into(out, view, &lead, &gang.nodes, gangs_max == usize::MAX);
         }
         if let Some(rest) = gangs.len().checked_sub(gangs_max).filter(|&rest| rest > 0) {
-            let _ = writeln!(out, "  … and {}, see --all", plural(rest, "more gang", "more gangs"));
+            let _ = writeln!(out, "  … and {}{}", plural(rest, "more gang", "more gangs"), lengths.rest);
         }
     }
     if !any {
@@ -148,7 +151,8 @@ struct Fate {
     example: String,
 }
 
-fn pending_into(out: &mut String, view: &View<'_>, reasons_max: usize) {
+fn pending_into(out: &mut String, view: &View<'_>, lengths: &Lengths) {
+    let reasons_max = lengths.reasons;
     let outcome = &view.planned.outcome;
     if outcome.pending.is_empty() {
         out.push_str("\nPending: nothing\n");
@@ -180,7 +184,7 @@ fn pending_into(out: &mut String, view: &View<'_>, reasons_max: usize) {
     }
     if fates.len() > reasons_max {
         let rest: usize = fates[reasons_max..].iter().map(|(_, fate)| fate.gangs).sum();
-        let _ = writeln!(out, "  … and {} for other reasons, see --all", plural(rest, "more gang", "more gangs"));
+        let _ = writeln!(out, "  … and {} for other reasons{}", plural(rest, "more gang", "more gangs"), lengths.rest);
     }
 }
 

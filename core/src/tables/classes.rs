@@ -59,7 +59,8 @@ impl Classes {
             self.too_large.push(needs.iter().copied().find(|need| need.amount > largest[need.dim.at()]));
             self.needs_at.push((cut(start), cut(self.needs.len())));
             let mig: i64 = row.extra.iter().map(|&(dim, n)| i64::from(rows.dims[dim].mig_gpus).saturating_mul(n / 1000)).sum();
-            self.charge.push(Amounts::new(row.cpu, row.memory, mig.saturating_mul(MICRO_PER_GPU)));
+            let most = charge_max(rows.pods.len());
+            self.charge.push(Amounts::new(row.cpu, row.memory, mig.saturating_mul(MICRO_PER_GPU)).zip(most, i64::min));
             self.kind.push(kind(row.gpu, mig > 0));
             self.row.push(row.clone());
         }
@@ -85,7 +86,7 @@ impl Classes {
     /// What a pod counts for in its queues if it is on cards of `card_mib`.
     #[must_use]
     pub fn charge_at(&self, class: ClassIdx, card_mib: i64) -> Amounts {
-        let gpu = gpu_charge(self.row[class].gpu, card_mib);
+        let gpu = gpu_charge(self.row[class].gpu, card_mib).min(CHARGE_MAX_AT_LEAST);
         self.charge[class] + Amounts::new(0, 0, gpu)
     }
 
@@ -94,6 +95,17 @@ impl Classes {
     pub fn charge_varies(&self, class: ClassIdx) -> bool {
         matches!(self.row[class].gpu, GpuRequest::Memory { .. })
     }
+}
+
+/// No pod's charge is cut below this: 17.6 TB, 17.6 thousand million cores, 17.6 million GPUs.
+const CHARGE_MAX_AT_LEAST: i64 = 1 << 44;
+
+/// The most that one pod counts for in its queues, so that the sum over all pods can be counted: otherwise a ledger would be cut
+/// off, and what is taken from it would not be what was added.
+fn charge_max(pods: usize) -> Amounts {
+    let pods = i64::try_from(pods).unwrap_or(i64::MAX - 1) + 1;
+    let most = (i64::MAX / 4 / pods).max(CHARGE_MAX_AT_LEAST);
+    Amounts([most; 3])
 }
 
 const fn kind(gpu: GpuRequest, mig: bool) -> Kind {

@@ -50,7 +50,7 @@ impl Tables {
         tables.queues.load(&rows.queues);
         tables.gangs.load(rows);
         tables.pods.load(rows);
-        tables.pie = tables.ready_capacity(rows);
+        tables.pie = Self::ready_capacity(rows);
         for pod in tables.pods.class.indices() {
             tables.count_in_at_load(pod, rows.pods[pod].reservation, rows.pods[pod].foreign);
         }
@@ -84,12 +84,11 @@ impl Tables {
     }
 
     /// What the ready nodes offer together. A node without the gpu-worker label adds no GPU where scheduling is restricted.
-    fn ready_capacity(&self, rows: &Snapshot) -> Amounts {
+    fn ready_capacity(rows: &Snapshot) -> Amounts {
         let mut pie = Amounts::ZERO;
-        for (node, row) in rows.nodes.entries().filter(|&(_, row)| row.ready) {
+        for row in rows.nodes.iter().filter(|row| row.ready) {
             let mig: i64 = row.extra.iter().map(|&(dim, n)| i64::from(rows.dims[dim].mig_gpus) * (n / 1000)).sum();
             let gpus = if rows.config.restrict_nodes && !row.gpu_worker { 0 } else { row.gpus + mig };
-            debug_assert!(self.nodes.ready(node));
             pie += Amounts::new(row.cpu, row.memory, gpus * MICRO_PER_GPU);
         }
         pie
