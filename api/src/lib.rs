@@ -16,6 +16,7 @@
 
 pub mod crds;
 pub mod duration;
+pub mod evictions;
 pub mod names;
 pub mod problem;
 pub mod quantity;
@@ -37,4 +38,5 @@ mod queues;
 mod requests;
 mod selector;
 mod settings;
+mod unhelped;
 mod validate;

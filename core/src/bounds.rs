@@ -25,14 +25,6 @@ pub fn broken(tables: &Tables, gang: GangIdx, asked: Amounts, mut found: impl Fn
     }
 }
 
-/// Whether no quota would break: evicting others does not help a gang that may not be evicted over it.
-#[must_use]
-pub fn quotas_allow(tables: &Tables, gang: GangIdx, asked: Amounts) -> bool {
-    let mut good = true;
-    broken(tables, gang, asked, |reason| good &= !matches!(reason, Reason::OverQuota(_)));
-    good
-}
-
 /// Whether no bound would break.
 #[must_use]
 pub fn allow(tables: &Tables, gang: GangIdx, asked: Amounts) -> bool {

@@ -146,6 +146,12 @@ pub struct VictimRules {
     pub staleness_grace: i64,
     /// Simulations for one asker before its search is given up, and says so.
     pub simulations_max: u32,
+    /// The eviction brake: pods told to leave in one cycle, moved ones included; `None`: no bound.
+    pub evictions_max: Option<u32>,
+    /// The same for the pods of one leaf queue.
+    pub queue_evictions_max: Option<u32>,
+    /// Proofs by counting and what is remembered of other askers. They change no decision; tests switch them off to show that.
+    pub shortcuts: bool,
 }
 
 impl VictimRules {
@@ -158,6 +164,9 @@ impl VictimRules {
         min_runtime: Some(MinRuntime { preempt: 0, reclaim: 0, reclaim_by: ReclaimProtection::CommonAncestor }),
         staleness_grace: 60_000_000_000,
         simulations_max: 128,
+        evictions_max: None,
+        queue_evictions_max: None,
+        shortcuts: true,
     };
 }
 

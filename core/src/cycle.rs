@@ -93,11 +93,11 @@ impl Scheduler {
             match action {
                 Action::Allocate => allocate::run(&mut plan),
                 Action::Consolidation | Action::Reclaim | Action::Preempt => evict_for::run(&mut plan, &mut self.victims, action),
-                Action::StaleGangEviction => stale_gang::run(&mut plan),
+                Action::StaleGangEviction => stale_gang::run(&mut plan, &mut self.victims.brake),
             }
         }
         begin(Stage::Explain);
-        self.failures.explain(&mut self.tables, &mut self.statement, config, &mut self.search, &mut self.outcome);
+        self.failures.explain(&self.tables, config, &mut self.outcome);
         self.report();
         &self.outcome
     }
@@ -124,6 +124,7 @@ impl Scheduler {
         self.outcome.clear();
         self.statement.begin(&self.tables);
         self.failures.clear(&self.tables);
+        self.victims.brake.begin(&self.tables);
         self.tables.pods.line_up_again();
         self.search.index.begin(&mut self.tables, config, &self.search.feasible, self.turns_before);
         self.turns_before = self.search.index.turn();
@@ -142,6 +143,8 @@ impl Scheduler {
             let groups = (cut(start), cut(outcome.groups.len()));
             outcome.decisions.push(Decision { kind, pod: op.pod, node, groups, action: op.action });
         }
+        outcome.evictions.extend_from_slice(self.statement.evictions());
+        outcome.batches.extend_from_slice(self.statement.batches());
         let queues = &self.tables.queues;
         for queue in queues.parent.indices() {
             outcome.queues.push(QueueReport {

@@ -145,11 +145,11 @@ pub(crate) fn turn(tables: &Tables, config: &Config, gang: GangIdx) -> Turn {
 }
 
 impl Standing {
-    /// How a queue stands as a giver: `taken` was taken from it (and is no longer among what it holds), `next` is what it would
-    /// give next (semantics.md §4.4, victim mode).
-    pub(crate) fn of_victims(tables: &Tables, queue: QueueIdx, taken: Amounts, next: Amounts) -> Self {
-        let mut standing = Self::of_holder(tables, queue, tables.queues.allocated[queue] + taken, Amounts::ZERO);
-        standing.share_with_next = dominant_share(tables.queues.allocated[queue] - next, standing.allocatable, tables.pie);
+    /// How a queue stands as a giver that held `held` when the search began; `given` is what the leaf in it that would give next
+    /// gave so far, and what it would give next (semantics.md §4.4, victim mode).
+    pub(crate) fn of_victims(tables: &Tables, queue: QueueIdx, held: Amounts, given: Amounts) -> Self {
+        let mut standing = Self::of_holder(tables, queue, held, Amounts::ZERO);
+        standing.share_with_next = dominant_share(held - given, standing.allocatable, tables.pie);
         standing
     }
 

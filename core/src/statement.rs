@@ -6,6 +6,7 @@
 
 use crate::config::Action;
 use crate::index::{GroupIdx, Idx, NodeIdx, PodIdx};
+use crate::outcome::{Batch, Eviction};
 use crate::snapshot::PodStatus;
 use crate::tables::pods::{Left, Placement};
 use crate::tables::{Tables, holds_node};
@@ -53,12 +54,16 @@ pub struct Statement {
     group_list_at_start: usize,
     /// Reused by `settle_since`.
     scratch: Vec<Op>,
+    evictions: Vec<Eviction>,
+    batches: Vec<Batch>,
 }
 
 impl Statement {
     /// Forgets the log; what the tables hold now is the new start.
     pub fn begin(&mut self, tables: &Tables) {
         self.ops.clear();
+        self.evictions.clear();
+        self.batches.clear();
         self.cards_at_start = tables.gpus.node.len();
         self.group_list_at_start = tables.pods.group_list.len();
     }
@@ -75,16 +80,38 @@ impl Statement {
         Mark { ops: self.ops.len(), cards: tables.gpus.node.len(), group_list: tables.pods.group_list.len() }
     }
 
-    /// The place `ops` operations after a mark. Cards that were opened after it are closed by a rollback to it.
-    #[must_use]
-    pub const fn mark_at(&self, mark: Mark, ops: usize) -> Mark {
-        Mark { ops: mark.ops + ops, ..mark }
-    }
-
     /// All operations that stand, in order.
     #[must_use]
     pub fn ops(&self) -> &[Op] {
         &self.ops
+    }
+
+    /// For whom and why, one for each operation of a settled turn that tells a pod to leave, in their order.
+    #[must_use]
+    pub fn evictions(&self) -> &[Eviction] {
+        &self.evictions
+    }
+
+    /// What was done for whom, in order.
+    #[must_use]
+    pub fn batches(&self) -> &[Batch] {
+        &self.batches
+    }
+
+    /// Says for whom and why the next pod of a settled turn was told to leave.
+    pub fn account(&mut self, eviction: Eviction) {
+        self.evictions.push(eviction);
+    }
+
+    /// Says what a settled turn came to.
+    pub fn close_batch(&mut self, batch: Batch) {
+        self.batches.push(batch);
+    }
+
+    /// The operations since a mark, by their place in [`Statement::ops`].
+    #[must_use]
+    pub const fn positions_since(&self, mark: Mark) -> std::ops::Range<usize> {
+        mark.ops..self.ops.len()
     }
 
     /// The operations since a mark, in order.
@@ -204,6 +231,10 @@ impl Statement {
             if tables.pods.evicted_from[op.pod] == Some(op.before) && op.after.status == PodStatus::Releasing {
                 tables.pods.evicted_from[op.pod] = None;
             }
+        }
+        if mark.ops == 0 {
+            self.evictions.clear();
+            self.batches.clear();
         }
         while tables.gpus.node.len() > mark.cards {
             tables.gpus.close();

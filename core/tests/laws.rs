@@ -37,7 +37,7 @@ fn cases(cases: u32) -> ProptestConfig {
 }
 
 fn all_drafts() -> impl Strategy<Value = Draft> {
-    prop_oneof![3 => drafts(), 1 => shared_drafts(), 2 => contended_drafts(), 3 => fragmented_drafts()]
+    prop_oneof![3 => drafts(), 1 => shared_drafts(), 4 => contended_drafts(), 3 => fragmented_drafts()]
 }
 
 /// Only what `allocate` decides: what it remembers of failures is about itself.

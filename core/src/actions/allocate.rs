@@ -35,6 +35,7 @@ pub fn run(plan: &mut Plan<'_>) {
         }
         plan.order.settle(plan.tables, config, gang, |gang| next(plan.tables, gang));
     }
+    plan.failures.look(plan.tables, plan.statement, config, plan.search);
 }
 
 /// Whether a gang lines up: it has a leaf queue, pods that wait, and enough of them (semantics.md §4.4).

@@ -8,9 +8,10 @@ use crate::actions::Plan;
 use crate::actions::allocate::is_eligible;
 use crate::bounds;
 use crate::config::Action;
-use crate::index::{ClassIdx, GangIdx, Idx, QueueIdx};
+use crate::explain::{Reason, Unhelped};
+use crate::index::{ClassIdx, GangIdx, Idx};
 use crate::place::gang::{next_pods, next_request};
-use crate::search::{Asker, SearchMemory, Verdict, asks, rules};
+use crate::search::{Asker, SearchMemory, asks, rules};
 use crate::tables::Tables;
 use crate::units::Amounts;
 
@@ -21,74 +22,112 @@ pub fn run(plan: &mut Plan<'_>, memory: &mut SearchMemory, action: Action) {
         return;
     }
     let (arena, config, card) = (plan.arena, plan.config, plan.tables.nodes.smallest_card);
-    let gangs = (0..plan.tables.gangs.queue.len()).map(GangIdx::new);
-    let eligible = BumpVec::from_iter_in(gangs.filter(|&gang| may_line_up(plan, gang, action)), arena);
+    let mut eligible = BumpVec::new_in(arena);
+    for gang in (0..plan.tables.gangs.queue.len()).map(GangIdx::new).filter(|&gang| is_eligible(plan.tables, gang)) {
+        match may_not_line_up(plan, gang, action) {
+            Some(why) => plan.failures.not_helped(gang, action, why),
+            None => eligible.push(gang),
+        }
+    }
     if eligible.is_empty() {
         return;
     }
     let next = |tables: &Tables, gang| next_request(tables, config, gang, card, arena);
     plan.order.begin(plan.tables, config, eligible.iter().copied(), |gang| next(plan.tables, gang));
     if let Some(depth) = config.depth[action as usize] {
-        plan.order.cut(depth as usize, |_, _| {});
+        let why = Unhelped::BeyondQueueDepth { depth };
+        plan.order.cut(depth as usize, |_, gang| plan.failures.not_helped(gang, action, why));
     }
-    memory.begin(plan);
-    let mut hopeless = Hopeless::default();
+    let mut turns = Turns { begun: false, refused: BumpVec::new_in(arena) };
+    turns.refused.resize(plan.tables.queues.parent.len(), None);
     while let Some(gang) = plan.order.pop(plan.tables, config) {
-        take_turn(plan, memory, &mut hopeless, action, gang);
+        turns.take(plan, memory, action, gang);
         plan.order.settle(plan.tables, config, gang, |gang| next(plan.tables, gang));
     }
 }
 
-fn may_line_up(plan: &Plan<'_>, gang: GangIdx, action: Action) -> bool {
+/// Why a gang that waits does not even line up.
+fn may_not_line_up(plan: &Plan<'_>, gang: GangIdx, action: Action) -> Option<Unhelped> {
     let times = plan.tables.gangs.times[gang];
     let since = times.evicted.map_or(times.created, |evicted| evicted.max(times.created));
-    is_eligible(plan.tables, gang)
-        && plan.config.now >= since.saturating_add(times.preemption_delay)
-        && (action != Action::Consolidation || plan.tables.gangs.preemptible[gang])
+    let left = since.saturating_add(times.preemption_delay).saturating_sub(plan.config.now);
+    if left > 0 {
+        return Some(Unhelped::Delayed { left });
+    }
+    (action == Action::Consolidation && !plan.tables.gangs.preemptible[gang]).then_some(Unhelped::NotPreemptible)
 }
 
-fn take_turn(plan: &mut Plan<'_>, memory: &mut SearchMemory, hopeless: &mut Hopeless, action: Action, gang: GangIdx) {
-    let Ok(queue) = plan.tables.gangs.queue[gang] else { return };
-    let (amount, pods) = asks(plan, gang, plan.tables.nodes.smallest_card);
-    let asker = Asker { gang, queue, action, asks: amount };
-    if pods == 0 || !may_ask(plan, &asker) {
-        return;
-    }
-    let twin = Twin::of(plan, &asker);
-    if twin.is_some() && hopeless.twin == twin {
-        return;
-    }
-    if memory.solve(plan, &asker) == Verdict::Solved {
-        hopeless.twin = None;
-        if plan.tables.gangs.pending(gang) == 0 {
-            plan.failures.forget(gang);
+/// The turns of one action.
+struct Turns<'b> {
+    /// Victims are listed once somebody needs them.
+    begun: bool,
+    /// The last gang of each leaf that was refused, and the length of the log then: whoever is like it is refused too.
+    refused: BumpVec<'b, Option<(Twin, usize, Unhelped)>>,
+}
+
+impl Turns<'_> {
+    fn take(&mut self, plan: &mut Plan<'_>, memory: &mut SearchMemory, action: Action, gang: GangIdx) {
+        let Ok(queue) = plan.tables.gangs.queue[gang] else { return };
+        let (amount, pods) = asks(plan, gang, plan.tables.nodes.smallest_card);
+        let asker = Asker { gang, queue, action, asks: amount };
+        if pods == 0 {
+            return;
         }
-        for subgroup in plan.tables.gangs.subgroups[gang].iter() {
-            plan.tables.pods.move_up(subgroup);
+        let twin = Twin::of(plan, &asker);
+        let log = plan.statement.ops().len();
+        if let Some((known, at, why)) = self.refused[queue.at()]
+            && Some(known) == twin
+            && at == log
+            && plan.config.victims.shortcuts
+        {
+            plan.failures.not_helped(gang, action, why);
+            return;
         }
-    } else {
-        hopeless.twin = twin;
+        match self.ask(plan, memory, &asker) {
+            Ok(()) => {
+                plan.failures.helped(plan.tables, gang);
+                for subgroup in plan.tables.gangs.subgroups[gang].iter() {
+                    plan.tables.pods.move_up(subgroup);
+                }
+            }
+            Err(why) => {
+                plan.failures.not_helped(gang, action, why);
+                self.refused[queue.at()] = twin.map(|twin| (twin, log, why));
+            }
+        }
+    }
+
+    fn ask(&mut self, plan: &mut Plan<'_>, memory: &mut SearchMemory, asker: &Asker) -> Result<(), Unhelped> {
+        if let Some(why) = may_not_ask(plan, asker) {
+            return Err(why);
+        }
+        if !self.begun {
+            memory.begin(plan);
+            self.begun = true;
+        }
+        memory.solve(plan, asker)
     }
 }
 
-fn may_ask(plan: &Plan<'_>, asker: &Asker) -> bool {
+/// What its queues say to a gang that asks.
+fn may_not_ask(plan: &Plan<'_>, asker: &Asker) -> Option<Unhelped> {
     if !plan.config.plugins.proportion {
-        return true;
+        return None;
     }
     let most = asks(plan, asker.gang, plan.tables.nodes.largest_card).0;
-    bounds::quotas_allow(plan.tables, asker.gang, most) && (asker.action != Action::Reclaim || rules::may_ask(plan.tables, asker))
-}
-
-/// The last gang that found no room, if nothing changed since: whoever is like it finds none either.
-#[derive(Default)]
-struct Hopeless {
-    twin: Option<Twin>,
+    let mut why = None;
+    bounds::broken(plan.tables, asker.gang, most, |reason| {
+        if let Reason::OverQuota(bound) = reason {
+            why.get_or_insert(Unhelped::AboveQuota(bound));
+        }
+    });
+    why.or_else(|| if asker.action == Action::Reclaim { rules::may_not_ask(plan.tables, asker) } else { None })
+        .or_else(|| rules::over_limit(plan.tables, asker))
 }
 
 /// What the answer to a gang of like pods depends on, beside the tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Twin {
-    queue: QueueIdx,
     class: ClassIdx,
     asks: Amounts,
     priority: i32,
@@ -105,7 +144,6 @@ impl Twin {
             alike &= *class.get_or_insert(this) == this && plan.tables.pods.nominated[pod].is_none();
         });
         Some(Self {
-            queue: asker.queue,
             class: class.filter(|_| alike)?,
             asks: asker.asks,
             priority: gangs.priority[asker.gang],

@@ -6,13 +6,15 @@
 use crate::actions::Plan;
 use crate::config::Action;
 use crate::index::{GangIdx, Idx};
+use crate::outcome::{Eviction, Why};
+use crate::search::brake::Brake;
 use crate::search::stream::can_go;
 use crate::snapshot::PodStatus;
 use crate::tables::gangs::Member;
 use crate::tables::{Tables, holds_node, is_active};
 
 /// Tells every pod of a stale gang to leave.
-pub fn run(plan: &mut Plan<'_>) {
+pub fn run(plan: &mut Plan<'_>, brake: &mut Brake) {
     for gang in (0..plan.tables.gangs.queue.len()).map(GangIdx::new) {
         if !is_stale(plan.tables, gang) {
             continue;
@@ -23,10 +25,18 @@ pub fn run(plan: &mut Plan<'_>) {
         if grace < 0 || plan.config.now.saturating_sub(since) < grace {
             continue;
         }
+        let pods = plan.tables.gangs.pods[gang];
+        let leaving = pods.iter().filter(|&pod| can_go(plan.tables, pod));
+        if brake.refuses_all(plan.tables, plan.config, leaving).is_some() {
+            continue;
+        }
         let mark = plan.statement.mark(plan.tables);
-        for pod in plan.tables.gangs.pods[gang].iter() {
+        for pod in pods.iter() {
             if can_go(plan.tables, pod) {
                 plan.statement.evict(plan.tables, pod, Action::StaleGangEviction);
+                let why = Why::Stale { since: plan.config.now.saturating_sub(since), grace };
+                plan.statement.account(Eviction { asker: None, why });
+                brake.count(plan.tables, pod);
             }
         }
         plan.statement.settle_since(plan.tables, mark);

@@ -1,22 +1,34 @@
-//! Who has to go so that a gang can start: proofs of impossibility first, then the first sufficient prefix of the victim stream,
-//! then everybody back who was not needed (architecture.md, "Decisions" 2).
+//! Who has to go or to move so that a gang can start: proofs of impossibility first, then the first sufficient prefix of the
+//! victim stream, then everybody back who is not needed (docs/architecture.md, "The search for victims").
 //!
 //! [`stream`] is the order of victims, [`rules`] who is protected and what reclaim must keep, [`counting`] what can be known
-//! without trying, [`simulate`] the trying. `reclaim` and `preempt` differ by [`Kind`] only.
+//! without trying, [`simulate`] the trying, [`prefix`] and [`moves`] the two ways to choose, [`brake`] the most that may be
+//! evicted.
 
+pub mod brake;
 pub mod counting;
+pub mod least;
+pub mod moves;
+pub mod prefix;
 pub mod rules;
 pub mod simulate;
 pub mod stream;
 
 use crate::actions::Plan;
 use crate::config::Action;
+use crate::explain::Unhelped;
 use crate::index::{GangIdx, PodIdx, QueueIdx};
+use crate::outcome::{Batch, Eviction, Why};
 use crate::place::gang::{next_pods, next_request};
+use crate::search::brake::Brake;
 use crate::search::counting::Places;
+use crate::search::least::Least;
+use crate::search::moves::Donors;
 use crate::search::simulate::Simulation;
 use crate::search::stream::Stream;
+use crate::snapshot::PodStatus;
 use crate::statement::Mark;
+use crate::tables::holds_node;
 use crate::units::Amounts;
 
 /// What the search keeps from asker to asker and from cycle to cycle: memory, and victims in order.
@@ -24,10 +36,27 @@ use crate::units::Amounts;
 pub struct SearchMemory {
     stream: Stream,
     places: Places,
+    donors: Donors,
+    least: Least,
     simulation: Simulation,
     ledger: rules::Ledger,
+    /// How much may still be evicted.
+    pub brake: Brake,
+    /// Units that are told to leave, in the order of the stream.
     units: Vec<Unit>,
     unit_pods: Vec<PodIdx>,
+    /// A copy, to go back to.
+    spare_units: Vec<Unit>,
+    /// What the stream gave so far for this asker.
+    prefix: Vec<Unit>,
+    /// Positions in `prefix`: who is tried, and who is counted as staying meanwhile.
+    chosen: Vec<usize>,
+    withdrawn: Vec<usize>,
+    /// Which of the units ended where they were.
+    stayed: Vec<bool>,
+    whys: Vec<(PodIdx, Why)>,
+    /// Simulations for this asker.
+    tries: u32,
 }
 
 /// On whose behalf, and by which rule.
@@ -44,7 +73,7 @@ pub struct Asker {
 }
 
 /// What goes at once: a pod above the minimum of its gang, or all that a gang has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unit {
     pub(crate) gang: GangIdx,
     /// A range of [`SearchMemory::unit_pods`].
@@ -53,170 +82,209 @@ pub(crate) struct Unit {
     pub(crate) core: bool,
     /// One pod above the minimum of its pod set.
     pub(crate) single: bool,
+    /// The tables know that it was told to leave; if not, it is only counted so.
+    pub(crate) told: bool,
+    /// It is not counted on any more: it would take its place again before the asker's turn comes.
+    pub(crate) out: bool,
 }
 
-/// How a search ended.
+impl Unit {
+    pub(crate) fn of<'a>(&self, pods: &'a [PodIdx]) -> &'a [PodIdx] {
+        &pods[self.pods.0..self.pods.1]
+    }
+
+    /// Tells its pods to leave.
+    pub(crate) fn tell(&mut self, plan: &mut Plan<'_>, asker: &Asker, pods: &[PodIdx]) {
+        for &pod in self.of(pods) {
+            plan.statement.evict(plan.tables, pod, asker.action);
+        }
+        self.told = true;
+    }
+}
+
+/// Whether victims may be lost or may only move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// The asker starts, once what was told to leave is gone.
-    Solved,
-    /// Nobody that may go would help.
-    Unsolved,
+pub(crate) enum Pass {
+    /// Those may go whom no rule protects.
+    Lose,
+    /// Others may go too, if they find another place.
+    Move,
 }
 
 impl SearchMemory {
     /// An action begins: victims are listed anew.
     pub fn begin(&mut self, plan: &Plan<'_>) {
         self.stream.begin(plan.tables, plan.config);
+        self.places.forget();
         let card = plan.tables.nodes.smallest_card;
         let next = |gang| next_request(plan.tables, plan.config, gang, card, plan.arena);
         self.simulation.begin(plan.tables, plan.config, next);
     }
 
-    /// Finds room for an asker. What was decided is in the log; if nothing was, nothing is.
-    pub fn solve(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> Verdict {
+    /// Finds room for an asker.
+    ///
+    /// # Errors
+    /// Why nobody can be evicted or moved for it; then the log is as it was.
+    pub fn solve(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> Result<(), Unhelped> {
+        let t0 = std::time::Instant::now();
+        let r = self.solve2(plan, asker);
+        eprintln!("SOLVE {:?} asks {:?} {:?} tries {} units {} t {:?}", asker.action, asker.asks.0[2], r, self.tries, self.unit_pods.len(), t0.elapsed());
+        r
+    }
+    fn solve2(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> Result<(), Unhelped> {
         let mark = plan.statement.mark(plan.tables);
-        self.units.clear();
-        self.unit_pods.clear();
-        self.ledger.begin(plan.tables);
+        self.tries = 0;
+        self.start_over(plan);
         if self.try_once(plan, asker) {
-            plan.statement.settle_since(plan.tables, mark);
-            return Verdict::Solved;
+            return self.finish(plan, asker, mark);
         }
         plan.statement.rollback(plan.tables, mark);
-        // First only those are taken who may be lost. Where victims of reclaim may move instead, a second pass takes others too:
-        // the rules then hold if these find another place.
-        let moves = asker.action == Action::Reclaim && plan.config.victims.consolidating_reclaim;
-        for protect in [true, false] {
-            let second_helps = moves && self.stream.passed_over();
-            if !protect && !second_helps {
-                break;
+        let mut why = Unhelped::Nobody;
+        if asker.action != Action::Consolidation {
+            match self.lose(plan, asker, mark) {
+                Ok(()) => return self.finish(plan, asker, mark),
+                Err(reason) => why = reason,
             }
-            self.units.clear();
-            self.unit_pods.clear();
-            self.ledger.begin(plan.tables);
-            self.places.begin(plan, asker.gang);
-            self.stream.rewind(plan.tables, plan.config, asker, protect);
-            if asker.action == Action::Consolidation && !counting::room_in_all(plan.tables, asker.asks) {
-                break;
-            }
-            if !self.stream.could_help(plan, asker, &mut self.places) {
-                break;
-            }
-            if self.find_prefix(plan, asker) {
-                self.give_back(plan, asker, mark);
-                plan.statement.settle_since(plan.tables, mark);
-                return Verdict::Solved;
-            }
-            plan.statement.rollback(plan.tables, mark);
         }
-        Verdict::Unsolved
+        let may_move = match asker.action {
+            Action::Consolidation => true,
+            // Where victims of reclaim may move instead, a second pass takes those too who may not be lost.
+            Action::Reclaim => plan.config.victims.consolidating_reclaim && self.stream.passed_over(),
+            _ => false,
+        };
+        if may_move {
+            match self.shift_around(plan, asker, mark) {
+                Ok(()) => return self.finish(plan, asker, mark),
+                Err(reason) if asker.action == Action::Consolidation => why = reason,
+                Err(_) => {}
+            }
+        }
+        Err(why)
     }
 
-    /// Takes units in order until the asker starts and the rules hold.
-    fn find_prefix(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
-        let mut simulations = 0;
-        while let Some(unit) = self.stream.next(plan, asker, &mut self.ledger, &mut self.unit_pods) {
-            for &pod in &self.unit_pods[unit.pods.0..unit.pods.1] {
-                plan.statement.evict(plan.tables, pod, asker.action);
-            }
-            self.units.push(unit);
-            self.places.refresh(plan);
-            if !self.places.enough() {
-                continue;
-            }
-            let mark = plan.statement.mark(plan.tables);
-            if self.try_once(plan, asker) {
-                return true;
-            }
-            plan.statement.rollback(plan.tables, mark);
-            simulations += 1;
-            if simulations >= plan.config.victims.simulations_max {
-                break;
-            }
-        }
-        false
+    /// Nobody is told to leave yet.
+    fn start_over(&mut self, plan: &Plan<'_>) {
+        self.units.clear();
+        self.unit_pods.clear();
+        self.places.clear_offers(plan);
+        self.ledger.begin(plan.tables);
     }
 
-    /// From the last unit to the first: everybody stays without whom the asker still starts and the rules hold. A solution
-    /// stands before and after.
-    ///
-    /// First by counting alone, which for pods alike is the whole truth unless somebody else takes the room first; one try
-    /// confirms it. If it does not, those who need not move at all stay, and then each unit is tried by itself.
-    fn give_back(&mut self, plan: &mut Plan<'_>, asker: &Asker, start: Mark) {
-        let staying: Vec<bool> = self.units.iter().map(|&unit| !self.is_gone(plan, unit)).collect();
-        self.undo_placements(plan, start);
-        let evicted = plan.statement.mark(plan.tables);
-        let all = self.units.clone();
-        self.keep_where(plan, asker, |search, plan, _| search.places.enough_now(plan));
-        if self.try_once(plan, asker) {
-            return;
+    /// First proofs, then those who may be lost.
+    fn lose(&mut self, plan: &mut Plan<'_>, asker: &Asker, mark: Mark) -> Result<(), Unhelped> {
+        let shortcuts = plan.config.victims.shortcuts;
+        self.stream.rewind(plan, asker, Pass::Lose);
+        if shortcuts && !self.stream.somebody_gives() {
+            return Err(self.stream.nobody(plan, asker));
         }
-        plan.statement.rollback(plan.tables, evicted);
-        self.units.clone_from(&all);
+        self.places.begin(plan, asker);
+        if shortcuts && let Some(little) = self.stream.too_little(plan, asker, &mut self.places) {
+            return Err(little);
+        }
+        let found = self.find_prefix(plan, asker);
+        if found.is_err() {
+            plan.statement.rollback(plan.tables, mark);
+            self.places.promise_nothing();
+        }
+        found
+    }
+
+    /// First the donors that give most per move, then the stream in its order.
+    fn shift_around(&mut self, plan: &mut Plan<'_>, asker: &Asker, mark: Mark) -> Result<(), Unhelped> {
+        let shortcuts = plan.config.victims.shortcuts;
+        self.start_over(plan);
+        if shortcuts
+            && !self.stream.somebody_gives_for_good()
+            && let Some(little) = counting::too_little_free(plan.tables, asker.asks)
+        {
+            return Err(little);
+        }
+        self.stream.rewind(plan, asker, Pass::Move);
+        self.places.begin(plan, asker);
+        if self.find_donors(plan, asker, mark) {
+            return Ok(());
+        }
+        self.start_over(plan);
+        if self.find_alone(plan, asker, mark) {
+            return Ok(());
+        }
+        self.start_over(plan);
         self.places.refresh(plan);
-        self.keep_where(plan, asker, |_, _, at| staying[at]);
-        let fewer = plan.statement.mark(plan.tables);
-        if self.try_once(plan, asker) {
-            plan.statement.rollback(plan.tables, fewer);
-        } else {
-            plan.statement.rollback(plan.tables, evicted);
-            self.units = all;
-            self.places.refresh(plan);
-        }
-        self.keep_where(plan, asker, |search, plan, _| {
-            search.places.enough_now(plan) && {
-                let before = plan.statement.mark(plan.tables);
-                let good = search.try_once(plan, asker);
-                plan.statement.rollback(plan.tables, before);
-                good
-            }
-        });
-        let again = self.try_once(plan, asker);
-        assert!(again, "what was tried once comes out the same");
-    }
-
-    /// Keeps every unit for which `good` holds while it is kept, the last one first. No gang is left below its minimum: a pod
-    /// above it is not kept while the rest has to go.
-    fn keep_where(&mut self, plan: &mut Plan<'_>, asker: &Asker, good: impl Fn(&mut Self, &mut Plan<'_>, usize) -> bool) {
-        for at in (0..self.units.len()).rev() {
-            let unit = self.units[at];
-            if !unit.core && self.units[at + 1..].iter().any(|later| later.gang == unit.gang && later.core) {
-                continue;
-            }
-            let mark = plan.statement.mark(plan.tables);
-            for &pod in &self.unit_pods[unit.pods.0..unit.pods.1] {
-                plan.statement.keep(plan.tables, pod, asker.action);
-            }
-            self.units.remove(at);
-            if !good(self, plan, at) {
-                self.units.insert(at, unit);
-                plan.statement.rollback(plan.tables, mark);
-            }
-        }
-        self.places.refresh(plan);
-    }
-
-    /// Whether somebody of a unit has to go or to move as things stand.
-    fn is_gone(&self, plan: &Plan<'_>, unit: Unit) -> bool {
-        let pods = &plan.tables.pods;
-        self.unit_pods[unit.pods.0..unit.pods.1].iter().any(|&pod| pods.evicted_from[pod] != Some(pods.placement(pod)))
-    }
-
-    /// Takes back where everybody was placed; all units are told to leave again.
-    fn undo_placements(&mut self, plan: &mut Plan<'_>, start: Mark) {
-        let evictions =
-            plan.statement.since(start).iter().position(|op| op.after.status != crate::snapshot::PodStatus::Releasing);
-        if let Some(at) = evictions {
-            let mark = plan.statement.mark_at(start, at);
+        self.stream.rewind(plan, asker, Pass::Move);
+        let found = self.find_prefix(plan, asker);
+        if found.is_err() {
             plan.statement.rollback(plan.tables, mark);
         }
+        found
     }
 
     /// Places the asker and whoever was told to leave, in their order; whether the asker starts and the rules hold.
     fn try_once(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
+        self.tries += 1;
         let gangs = self.units.iter().map(|unit| unit.gang);
         self.simulation.run(plan, asker, gangs) && rules::allow(plan, asker, &mut self.ledger, &self.units, &self.unit_pods)
+    }
+
+    /// Whether the safety net was reached.
+    fn tried_enough(&self, plan: &Plan<'_>) -> bool {
+        self.tries > plan.config.victims.simulations_max
+    }
+
+    /// The asker starts: the turn stands, with the rule that allowed each eviction, unless the brake holds.
+    fn finish(&mut self, plan: &mut Plan<'_>, asker: &Asker, mark: Mark) -> Result<(), Unhelped> {
+        self.explain(plan, asker);
+        let least = if self.units.is_empty() { 0 } else { self.least_evictions(plan, asker, mark) };
+        if let Some(braked) = self.brake.refuses(plan, self.units.iter().flat_map(|unit| unit.of(&self.unit_pods))) {
+            plan.statement.rollback(plan.tables, mark);
+            return Err(braked);
+        }
+        plan.statement.settle_since(plan.tables, mark);
+        self.stream.list(plan.tables, asker.gang);
+        let mut batch = Batch {
+            asker: asker.gang,
+            action: asker.action,
+            placed: 0,
+            evicted: 0,
+            moved: 0,
+            least,
+            tries: self.tries,
+        };
+        let start = plan.statement.evictions().len();
+        for at in plan.statement.positions_since(mark) {
+            let op = plan.statement.ops()[at];
+            if op.after.status == PodStatus::Releasing {
+                let known = self.whys.binary_search_by_key(&op.pod, |&(pod, _)| pod).expect("who left was in a unit");
+                plan.statement.account(Eviction { asker: Some(asker.gang), why: self.whys[known].1 });
+                self.brake.count(plan.tables, op.pod);
+                batch.evicted += 1;
+            } else if plan.tables.pods.gang[op.pod] == Some(asker.gang) {
+                batch.placed += 1;
+            } else if op.after.leaves.is_some() {
+                batch.moved += 1;
+            }
+        }
+        batch.evicted -= batch.moved;
+        if plan.statement.evictions().len() > start {
+            plan.statement.close_batch(batch);
+        }
+        Ok(())
+    }
+
+    /// By which rule each pod goes, in the order in which they were taken (semantics.md §6.6.3).
+    fn explain(&mut self, plan: &Plan<'_>, asker: &Asker) {
+        self.whys.clear();
+        self.ledger.rewind();
+        for unit in &self.units {
+            let pods = unit.of(&self.unit_pods);
+            let why = rules::why(plan, asker, &mut self.ledger, unit.gang, pods);
+            for &pod in pods {
+                // What holds a node and got another place moves.
+                let moves = plan.tables.pods.evicted_from[pod].is_some_and(|home| holds_node(home.status))
+                    && plan.tables.pods.status[pod] == PodStatus::Pipelined;
+                self.whys.push((pod, if moves { Why::Moves } else { why }));
+            }
+        }
+        self.whys.sort_unstable_by_key(|&(pod, _)| pod);
     }
 }
 

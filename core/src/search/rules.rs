@@ -2,8 +2,10 @@
 
 use crate::actions::Plan;
 use crate::config::{Action, ReclaimProtection};
+use crate::explain::{Bound, Unhelped};
 use crate::fair_share::allocatable_share;
 use crate::index::{Col, GangIdx, PodIdx, QueueIdx};
+use crate::outcome::Why;
 use crate::search::{Asker, Unit};
 use crate::tables::{Tables, is_active};
 use crate::units::{Amounts, Resource, UNLIMITED};
@@ -30,12 +32,6 @@ impl Ledger {
         self.touched.reset(self.start.len(), 0);
     }
 
-    /// What a queue held when the search began.
-    #[must_use]
-    pub fn at_start(&self, queue: QueueIdx) -> Amounts {
-        self.start[queue]
-    }
-
     /// Takes something from a leaf and all queues above it.
     pub fn take(&mut self, tables: &Tables, leaf: QueueIdx, amount: Amounts) {
         let bits = Resource::ALL.iter().filter(|&&r| amount[r] > 0).fold(0, |bits, &r| bits | 1 << r as u8);
@@ -45,32 +41,141 @@ impl Ledger {
         }
     }
 
-    /// Whether reclaim may take one more victim from a leaf, given what was taken so far: the queue at the parting level is above
-    /// what it may count on, or above its quota while the asker's stays within its own (semantics.md §6.6.3).
+    /// Which rule lets reclaim take one more victim from a leaf, given what was taken so far: the queue at the parting level is
+    /// above what it may count on, or above its quota while the asker's stays within its own (semantics.md §6.6.3).
     #[must_use]
-    pub fn may_take(&self, tables: &Tables, asker: &Asker, leaf: QueueIdx) -> bool {
+    pub fn may_take(&self, tables: &Tables, asker: &Asker, leaf: QueueIdx) -> Option<Why> {
         let (ours, theirs) = tables.queues.parting(asker.queue, leaf);
         let queues = &tables.queues;
         let left = self.left[theirs];
+        let above = |bound: Amounts| {
+            let resource = Resource::ALL.into_iter().rev().find(|&r| left[r] > bound[r] && bound[r] != UNLIMITED)?;
+            Some(Bound { queue: theirs, resource, bound: bound[resource], held: left[resource], asked: asker.asks[resource] })
+        };
+        if let Some(bound) = above(share_of(tables, theirs)) {
+            return Some(Why::AboveShare(bound));
+        }
         let within_quota = (self.start[ours] + asker.asks).fits(queues.quota[ours]);
-        !left.fits(share_of(tables, theirs)) || within_quota && !left.fits(queues.quota[theirs])
+        above(queues.quota[theirs]).filter(|_| within_quota).map(Why::AboveQuota)
     }
 }
 
-/// Whether a gang may ask for victims at all, by its queues.
-#[must_use]
-pub fn may_ask(tables: &Tables, asker: &Asker) -> bool {
+/// The same test for the first victim.
+fn may_lose(tables: &Tables, asker: &Asker, ours: QueueIdx, theirs: QueueIdx, left: Amounts) -> bool {
     let queues = &tables.queues;
-    let queue = asker.queue;
-    let within = (queues.allocated[queue] + asker.asks).fits(queues.fair_share[queue]);
-    within && (tables.gangs.preemptible[asker.gang] || (queues.non_preemptible[queue] + asker.asks).fits(queues.quota[queue]))
+    let within_quota = (queues.allocated[ours] + asker.asks).fits(queues.quota[ours]);
+    !left.fits(share_of(tables, theirs)) || within_quota && !left.fits(queues.quota[theirs])
 }
 
-/// Whether reclaim looks at the victims of a leaf at all (semantics.md §6.6.2).
+/// Whether the asker's queue would be served beyond its share and at least as far as the one beside it, whatever is taken: then
+/// nothing may be taken there (semantics.md §6.6.3, the test of ratios). Exact for the relaxation in which everybody below the
+/// asker's queue who may be evicted has gone and the other queue has lost nothing.
+fn saturated(plan: &Plan<'_>, asker: &Asker, ours: QueueIdx, theirs: QueueIdx) -> Option<(Resource, i64)> {
+    let queues = &plan.tables.queues;
+    let inside = queues.ancestors(asker.queue).take_while(|&queue| queue != ours).last();
+    let freeable = |queue: QueueIdx| queues.allocated[queue] - queues.non_preemptible[queue];
+    let most = inside.map_or(Amounts::ZERO, |child| freeable(ours) - freeable(child));
+    // Below the level right under `ours` others of the asker's own branch may go too.
+    let most = if inside == Some(asker.queue) || inside.is_none() { most } else { freeable(ours) };
+    let least = queues.allocated[ours] + asker.asks - most;
+    Resource::ALL.into_iter().filter(|&r| asker.asks[r] > 0).find_map(|r| {
+        let (our_share, their_share) = (queues.fair_share[ours][r], queues.fair_share[theirs][r]);
+        let (a, s) = (ratio(least[r], our_share), ratio(queues.allocated[theirs][r], their_share));
+        let unfair = a > 1.0 && their_share > 0 && a * plan.config.victims.saturation_multiplier >= s;
+        unfair.then_some((r, least[r]))
+    })
+}
+
+/// Of the leaves that do not give for an asker, the reason of the one that comes nearest: whose queue at the parting level holds
+/// most of what it may count on.
 #[must_use]
-pub fn leaf_gives(tables: &Tables, asker: &Asker, leaf: QueueIdx) -> bool {
+pub fn nearest_refusal(plan: &Plan<'_>, asker: &Asker, leaves: impl Iterator<Item = QueueIdx>) -> Option<Unhelped> {
+    let queues = &plan.tables.queues;
+    let mut nearest: Option<(f64, Unhelped)> = None;
+    for leaf in leaves {
+        let (ours, theirs) = queues.parting(asker.queue, leaf);
+        let bound = |queue: QueueIdx, r: Resource, held: i64, bound: i64, asked: i64| Bound { queue, resource: r, bound, held, asked };
+        let share = share_of(plan.tables, theirs);
+        let saturated = saturated(plan, asker, ours, theirs);
+        let r = saturated.map_or_else(
+            || Resource::ALL.into_iter().rev().find(|&r| asker.asks[r] > 0 && share[r] != UNLIMITED),
+            |(r, _)| Some(r),
+        );
+        let Some(r) = r else { continue };
+        let held = queues.allocated[theirs][r];
+        let theirs_bound = bound(theirs, r, held, share[r], 0);
+        let why = match saturated {
+            Some((r, _)) => {
+                let ours = bound(ours, r, queues.allocated[ours][r], queues.fair_share[ours][r], asker.asks[r]);
+                let theirs = bound(theirs, r, held, queues.fair_share[theirs][r], 0);
+                Unhelped::Saturated { ours, theirs }
+            }
+            None => Unhelped::KeepsShare(theirs_bound),
+        };
+        let near = ratio(held, share[r]);
+        if nearest.as_ref().is_none_or(|&(best, _)| near > best) {
+            nearest = Some((near, why));
+        }
+    }
+    nearest.map(|(_, why)| why)
+}
+
+/// Why a gang may not ask for victims of other queues at all; `None`: it may (semantics.md §6.6.1).
+#[must_use]
+pub fn may_not_ask(tables: &Tables, asker: &Asker) -> Option<Unhelped> {
     let queues = &tables.queues;
-    let (ours, theirs) = queues.parting(asker.queue, leaf);
+    let queue = asker.queue;
+    let over = |bound: Amounts, held: Amounts| {
+        let over = |r: &Resource| bound[*r] != UNLIMITED && held[*r] + asker.asks[*r] > bound[*r];
+        let resource = Resource::ALL.into_iter().rev().find(over)?;
+        Some(Bound { queue, resource, bound: bound[resource], held: held[resource], asked: asker.asks[resource] })
+    };
+    if let Some(bound) = over(queues.fair_share[queue], queues.allocated[queue]) {
+        return Some(Unhelped::AboveShare(bound));
+    }
+    let quota = over(queues.quota[queue], queues.non_preemptible[queue]);
+    quota.filter(|_| !tables.gangs.preemptible[asker.gang]).map(Unhelped::AboveQuota)
+}
+
+/// The limit on the asker's path that would be exceeded though everybody below it who could go for this asker had gone.
+#[must_use]
+pub fn over_limit(tables: &Tables, asker: &Asker) -> Option<Unhelped> {
+    let queues = &tables.queues;
+    let freeable = |queue: QueueIdx| queues.allocated[queue] - queues.non_preemptible[queue];
+    queues.ancestors(asker.queue).find_map(|queue| {
+        let most = match asker.action {
+            Action::Preempt => freeable(asker.queue),
+            Action::Reclaim => freeable(queue) - freeable(asker.queue),
+            _ => Amounts::ZERO,
+        };
+        let (limit, held) = (queues.limit[queue], queues.allocated[queue]);
+        let over = |r: &Resource| asker.asks[*r] > 0 && limit[*r] != UNLIMITED && held[*r] - most[*r] + asker.asks[*r] > limit[*r];
+        let resource = Resource::ALL.into_iter().rev().find(over)?;
+        let bound = Bound { queue, resource, bound: limit[resource], held: held[resource], asked: asker.asks[resource] };
+        Some(Unhelped::OverLimit(bound))
+    })
+}
+
+/// Whether reclaim looks at the victims of a leaf at all: semantics.md §6.6.2, and by §6.6.3 the first of them may be lost and
+/// the asker's queue can stay fair to theirs.
+#[must_use]
+pub fn leaf_gives(plan: &Plan<'_>, asker: &Asker, leaf: QueueIdx) -> bool {
+    let (ours, theirs) = plan.tables.queues.parting(asker.queue, leaf);
+    may_look_at(plan.tables, asker, ours, theirs)
+        && may_lose(plan.tables, asker, ours, theirs, plan.tables.queues.allocated[theirs])
+        && saturated(plan, asker, ours, theirs).is_none()
+}
+
+/// Whether reclaim looks at the victims of a leaf at all (semantics.md §6.6.2), to lose or to move them.
+#[must_use]
+pub fn leaf_may_be_looked_at(tables: &Tables, asker: &Asker, leaf: QueueIdx) -> bool {
+    let (ours, theirs) = tables.queues.parting(asker.queue, leaf);
+    may_look_at(tables, asker, ours, theirs)
+}
+
+/// Semantics.md §6.6.2.
+fn may_look_at(tables: &Tables, asker: &Asker, ours: QueueIdx, theirs: QueueIdx) -> bool {
+    let queues = &tables.queues;
     let held = queues.allocated[theirs];
     if !(queues.allocated[ours] + asker.asks).fits(queues.quota[ours]) {
         return !held.fits(share_of(tables, theirs));
@@ -136,21 +241,68 @@ fn reclaim_is_fair(plan: &Plan<'_>, asker: &Asker, ledger: &mut Ledger, units: &
     ledger.rewind();
     for unit in units {
         let Ok(leaf) = tables.gangs.queue[unit.gang] else { continue };
-        let mut lost = Amounts::ZERO;
-        for &pod in &pods[unit.pods.0..unit.pods.1] {
-            if !plan.config.victims.consolidating_reclaim || !is_active(tables.pods.status[pod]) {
-                lost += held_before(tables, pod);
-            }
-        }
+        let lost = lost(plan, unit.of(pods));
         if lost == Amounts::ZERO {
             continue;
         }
-        if !ledger.may_take(tables, asker, leaf) {
+        if ledger.may_take(tables, asker, leaf).is_none() {
             return false;
         }
         ledger.take(tables, leaf, lost);
     }
     tables.queues.ancestors(asker.queue).all(|queue| level_is_fair(plan, asker, ledger, queue))
+}
+
+/// By which rule a unit goes; what it loses is taken off the ledger.
+pub(crate) fn why(plan: &Plan<'_>, asker: &Asker, ledger: &mut Ledger, victim: GangIdx, pods: &[PodIdx]) -> Why {
+    let tables = &*plan.tables;
+    let lost = lost(plan, pods);
+    match (asker.action, tables.gangs.queue[victim]) {
+        (Action::Preempt, _) => {
+            Why::LowerPriority { victim: tables.gangs.priority[victim], asker: tables.gangs.priority[asker.gang] }
+        }
+        (Action::Reclaim, Ok(leaf)) if plan.config.plugins.proportion && lost != Amounts::ZERO => {
+            let why = ledger.may_take(tables, asker, leaf);
+            ledger.take(tables, leaf, lost);
+            why.unwrap_or(Why::Moves)
+        }
+        (Action::Reclaim, _) if !plan.config.plugins.proportion => Why::NoRule,
+        _ => Why::Moves,
+    }
+}
+
+/// The first unit that the rules of reclaim protect if all of these were lost.
+pub(crate) fn first_protected(
+    plan: &Plan<'_>,
+    asker: &Asker,
+    ledger: &mut Ledger,
+    units: &[Unit],
+    pods: &[PodIdx],
+) -> Option<usize> {
+    if asker.action != Action::Reclaim || !plan.config.plugins.proportion {
+        return None;
+    }
+    let tables = &*plan.tables;
+    ledger.rewind();
+    for (at, unit) in units.iter().enumerate() {
+        let Ok(leaf) = tables.gangs.queue[unit.gang] else { continue };
+        if ledger.may_take(tables, asker, leaf).is_none() {
+            return Some(at);
+        }
+        let all = unit.of(pods).iter().fold(Amounts::ZERO, |sum, &pod| sum + held_before(tables, pod));
+        ledger.take(tables, leaf, all);
+    }
+    let unfair = tables.queues.ancestors(asker.queue).find_map(|queue| unfair_to(plan, asker, ledger, queue))?;
+    // The last one taken there made it so.
+    let below = |unit: &Unit| tables.gangs.queue[unit.gang].is_ok_and(|q| tables.queues.ancestors(q).any(|q| q == unfair));
+    units.iter().rposition(below)
+}
+
+/// What those of these pods counted for that found no other place; all of them if moving does not count.
+fn lost(plan: &Plan<'_>, pods: &[PodIdx]) -> Amounts {
+    let all = !plan.config.victims.consolidating_reclaim;
+    let gone = pods.iter().filter(|&&pod| all || !is_active(plan.tables.pods.status[pod]));
+    gone.fold(Amounts::ZERO, |sum, &pod| sum + held_before(plan.tables, pod))
 }
 
 /// What a pod that was told to leave counted for in its queues.
@@ -159,29 +311,29 @@ pub(crate) fn held_before(tables: &Tables, pod: PodIdx) -> Amounts {
     node.map_or(Amounts::ZERO, |node| tables.queue_charge(tables.pods.class[pod], node))
 }
 
-/// Whether one of the asker's queues stays fair to those beside it that give.
+/// Whether one of the asker's queues stays fair to those beside it that give, and within its quota if the asker may not be
+/// evicted itself.
 fn level_is_fair(plan: &Plan<'_>, asker: &Asker, ledger: &Ledger, queue: QueueIdx) -> bool {
+    let queues = &plan.tables.queues;
+    // After a try the asker is among what its queue holds already.
+    let in_quota = plan.tables.gangs.preemptible[asker.gang] || queues.non_preemptible[queue].fits(queues.quota[queue]);
+    in_quota && unfair_to(plan, asker, ledger, queue).is_none()
+}
+
+/// The queue beside one of the asker's to which that would be unfair.
+fn unfair_to(plan: &Plan<'_>, asker: &Asker, ledger: &Ledger, queue: QueueIdx) -> Option<QueueIdx> {
     let queues = &plan.tables.queues;
     let after = ledger.left[queue] + asker.asks;
     let siblings = queues.parent[queue].map_or(&queues.roots[..], |parent| queues.children_of(parent));
-    for &sibling in siblings.iter().filter(|&&s| s != queue && ledger.touched[s] != 0) {
-        for resource in Resource::ALL {
+    siblings.iter().copied().filter(|&s| s != queue && ledger.touched[s] != 0).find(|&sibling| {
+        Resource::ALL.into_iter().any(|resource| {
             let involved = ledger.touched[sibling] & (1 << resource as u8) != 0 || asker.asks[resource] > 0;
             let (ours, theirs) = (queues.fair_share[queue][resource], queues.fair_share[sibling][resource]);
             let a = ratio(after[resource], ours);
             let s = ratio(ledger.left[sibling][resource], theirs);
-            if involved && a > 1.0 && theirs > 0 && a * plan.config.victims.saturation_multiplier >= s {
-                return false;
-            }
-        }
-    }
-    let non_preemptible = queues.non_preemptible[queue];
-    plan.tables.gangs.preemptible[asker.gang] || non_preemptible_at_start(plan, asker, non_preemptible).fits(queues.quota[queue])
-}
-
-/// After a try the asker is among what its queue holds already.
-fn non_preemptible_at_start(_plan: &Plan<'_>, _asker: &Asker, held: Amounts) -> Amounts {
-    held
+            involved && a > 1.0 && theirs > 0 && a * plan.config.victims.saturation_multiplier >= s
+        })
+    })
 }
 
 /// What is held against a share: no share counts as infinite if anything is held, an unlimited one as nothing.

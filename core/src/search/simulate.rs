@@ -1,8 +1,8 @@
 //! One try: everybody who was told to leave and the asker look for a place, in the order in which they would be served
 //! (semantics.md §6.4.6).
 //!
-//! All gangs that wait stand in the line, since a queue is compared with others by the gang at its head; those that are neither
-//! victims nor the asker are passed over when their turn comes.
+//! All gangs that wait in the queues of these stand in the line too, since a queue is compared with others by the gang at its
+//! head; they are passed over when their turn comes. Queues where nobody plays do not matter to anyone and are left out.
 
 use std::cmp::{Ordering, Reverse};
 
@@ -21,14 +21,21 @@ use crate::units::Amounts;
 pub struct Simulation {
     /// Gangs of each leaf that waited when the action began, first to be served first.
     waiting: Col<QueueIdx, Vec<Turn>>,
+    /// What each of them asks for at once.
+    asking: Col<QueueIdx, Vec<Amounts>>,
     /// For each of them where the next one stands that asks for something else: a queue does not stand differently before.
     next_other: Col<QueueIdx, Vec<u32>>,
+    /// Those before it found their places while the action lasted.
+    from: Col<QueueIdx, usize>,
     /// How far each leaf's line has moved up.
     at: Col<QueueIdx, usize>,
     /// The asker and the victims of each leaf; few.
     playing: Col<QueueIdx, Vec<Turn>>,
     standing: Col<QueueIdx, Option<Standing>>,
-    best: Col<QueueIdx, Option<GangIdx>>,
+    /// The gang at the head of a queue or of any below it, and what it asks for.
+    best: Col<QueueIdx, Option<(GangIdx, Amounts)>>,
+    /// How many gangs of the queue and those below it have still to play.
+    players: Col<QueueIdx, u32>,
     gangs: Vec<GangIdx>,
     plays: Col<GangIdx, bool>,
 }
@@ -40,12 +47,14 @@ impl Simulation {
         while self.waiting.len() < queues {
             self.waiting.push(Vec::new());
             self.next_other.push(Vec::new());
+            self.asking.push(Vec::new());
             self.playing.push(Vec::new());
         }
         self.waiting.as_mut_slice().iter_mut().for_each(Vec::clear);
         self.playing.as_mut_slice().iter_mut().for_each(Vec::clear);
         self.plays.reset(tables.gangs.queue.len(), false);
         self.gangs.clear();
+        self.from.reset(queues, 0);
         for gang in (0..tables.gangs.queue.len()).map(GangIdx::new) {
             let Ok(queue) = tables.gangs.queue[gang] else { continue };
             if tables.queues.is_leaf(queue) && tables.gangs.pending(gang) > 0 {
@@ -54,12 +63,13 @@ impl Simulation {
         }
         for queue in self.waiting.indices() {
             self.waiting[queue].sort_unstable();
-            let (line, others) = (&self.waiting[queue], &mut self.next_other[queue]);
+            let (line, others, asking) = (&self.waiting[queue], &mut self.next_other[queue], &mut self.asking[queue]);
             others.clear();
             others.resize(line.len(), 0);
+            asking.clear();
+            asking.extend(line.iter().map(|&(.., gang)| next(gang)));
             let mut after: Option<(Amounts, u32)> = None;
-            for (at, &(.., gang)) in line.iter().enumerate().rev() {
-                let asks = next(gang);
+            for (at, &asks) in asking.iter().enumerate().rev() {
                 let here = u32::try_from(at + 1).expect("gangs are counted in u32");
                 let other = after.filter(|&(same, _)| same == asks).map_or(here, |(_, other)| other);
                 others[at] = other;
@@ -76,6 +86,9 @@ impl Simulation {
             let Some((queue, gang)) = self.pop(plan) else { break };
             if self.plays[gang] {
                 left -= 1;
+                for above in plan.tables.queues.ancestors(queue) {
+                    self.players[above] -= 1;
+                }
                 let placed = place(plan, asker, gang);
                 if gang == asker.gang && !placed {
                     return false;
@@ -110,14 +123,31 @@ impl Simulation {
             self.playing[queue].sort_unstable_by_key(|&turn| Reverse(turn));
         }
         self.at.reset(queues, 0);
+        for queue in self.waiting.indices() {
+            let (line, from) = (&self.waiting[queue], &mut self.from[queue]);
+            while line.get(*from).is_some_and(|&(.., gang)| tables.gangs.pending(gang) == 0) {
+                *from += 1;
+            }
+            self.at[queue] = *from;
+        }
         self.standing.reset(queues, None);
         self.best.reset(queues, None);
+        self.players.reset(queues, 0);
+        for &gang in &self.gangs {
+            let queue = tables.gangs.queue[gang].expect("whoever plays has a queue");
+            for above in tables.queues.ancestors(queue) {
+                self.players[above] += 1;
+            }
+        }
         for &root in &tables.queues.roots {
             self.refresh_below(plan, root);
         }
     }
 
     fn refresh_below(&mut self, plan: &Plan<'_>, queue: QueueIdx) {
+        if self.players[queue] == 0 {
+            return;
+        }
         for &child in plan.tables.queues.children_of(queue) {
             self.refresh_below(plan, child);
         }
@@ -126,17 +156,30 @@ impl Simulation {
 
     fn refresh(&mut self, plan: &Plan<'_>, queue: QueueIdx) {
         let tables = &*plan.tables;
-        self.best[queue] = if tables.queues.is_leaf(queue) {
-            let head = self.head(tables, queue);
-            let playing = self.playing[queue].last().copied();
-            [head, playing].into_iter().flatten().min().map(|(.., gang)| gang)
+        self.best[queue] = if self.players[queue] == 0 {
+            None
+        } else if tables.queues.is_leaf(queue) {
+            self.first_of(plan, queue)
         } else {
             self.first(plan.config, tables.queues.children_of(queue)).and_then(|child| self.best[child])
         };
-        self.standing[queue] = self.best[queue].map(|gang| {
-            let next = next_request(tables, plan.config, gang, tables.nodes.smallest_card, plan.arena);
-            Standing::of(tables, queue, next)
-        });
+        self.standing[queue] = self.best[queue].map(|(_, asks)| Standing::of(tables, queue, asks));
+    }
+
+    /// The gang at the head of a leaf, and what it asks for.
+    fn first_of(&mut self, plan: &Plan<'_>, leaf: QueueIdx) -> Option<(GangIdx, Amounts)> {
+        let tables = &*plan.tables;
+        let waits = self.head(tables, leaf);
+        let playing = self.playing[leaf].last().copied();
+        match (waits, playing) {
+            (Some(waits), playing) if playing.is_none_or(|playing| waits < playing) => {
+                Some((waits.2, self.asking[leaf][self.at[leaf]]))
+            }
+            (_, Some((.., gang))) => {
+                Some((gang, next_request(tables, plan.config, gang, tables.nodes.smallest_card, plan.arena)))
+            }
+            _ => None,
+        }
     }
 
     /// The first gang of a leaf that waits and does not play.
@@ -157,7 +200,7 @@ impl Simulation {
         while !plan.tables.queues.is_leaf(queue) {
             queue = self.first(plan.config, plan.tables.queues.children_of(queue))?;
         }
-        let gang = self.best[queue]?;
+        let (gang, _) = self.best[queue]?;
         if self.playing[queue].last().is_some_and(|&(.., last)| last == gang) {
             self.playing[queue].pop();
         } else {

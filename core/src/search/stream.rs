@@ -11,9 +11,10 @@ use crate::config::{Action, Config};
 use crate::index::{Col, GangIdx, Idx, PodIdx, QueueIdx, SubgroupIdx};
 use crate::order::{Standing, Turn, turn};
 use crate::place::gang::in_order;
-use crate::search::counting::Places;
-use crate::search::rules::{self, Ledger};
-use crate::search::{Asker, Unit};
+use crate::explain::Unhelped;
+use crate::search::counting::{Places, Victims};
+use crate::search::rules;
+use crate::search::{Asker, Pass, Unit};
 use crate::tables::gangs::Member;
 use crate::tables::{Tables, is_active};
 use crate::units::Amounts;
@@ -21,36 +22,61 @@ use crate::units::Amounts;
 /// Jobs that reclaim may move for one asker where consolidation has no bound of its own.
 const MOVED_JOBS_MAX: u32 = 64;
 
+/// How many jobs may go for one asker: where they may only move, as many as consolidation may move.
+fn jobs_max(config: &Config, asker: &Asker, loses: bool) -> Option<u32> {
+    let max = config.victims.consolidation_jobs_max;
+    match asker.action {
+        Action::Consolidation => max,
+        Action::Reclaim if !loses => max.or(Some(MOVED_JOBS_MAX)),
+        _ => None,
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Leaf {
     /// All that may be victims, first to go first: the order of service reversed.
     listed: Vec<Turn>,
+    /// Gangs to be put in their places in `listed` once the leaf gives to somebody.
+    fresh: Vec<GangIdx>,
     /// Those before it hold nothing any more.
     from: usize,
     /// Where this search is.
     at: usize,
     /// Gangs that come back with another place; few.
     again: Vec<Turn>,
-    /// Reclaim looks at it at all.
+    /// It gives for this asker.
     gives: bool,
+    /// Units that the rules of reclaim protected, given those who were needed.
+    refused: u32,
 }
+
+/// As often a leaf may be refused before it is passed over for this asker.
+const REFUSALS_MAX: u32 = 8;
 
 /// The order of victims.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
     leaves: Col<QueueIdx, Leaf>,
+    is_listed: Col<GangIdx, bool>,
     best: Col<QueueIdx, Option<GangIdx>>,
     standing: Col<QueueIdx, Option<Standing>>,
-    /// What this search took from the queue and those below it.
+    /// What the queue held when this search began.
+    held: Col<QueueIdx, Amounts>,
+    /// What this search took from each leaf.
     taken: Col<QueueIdx, Amounts>,
+    taken_all: Col<QueueIdx, Amounts>,
     /// The leaf that gave last; it has to be looked at again.
     dirty: Option<QueueIdx>,
-    /// Units that the rules of reclaim protect, given what was taken so far, are passed over.
-    protect: bool,
-    /// Some unit was passed over for that.
+    /// Those who may not be lost are passed over.
+    loses: bool,
+    /// Somebody was passed over for that.
     passed_over: bool,
+    /// Somebody could be lost for this asker, as far as queues go.
+    gives_for_good: bool,
     jobs: u32,
     last_job: Option<GangIdx>,
+    /// Who could go for this asker.
+    victims: Victims,
 }
 
 impl Stream {
@@ -62,12 +88,15 @@ impl Stream {
         }
         for leaf in self.leaves.as_mut_slice() {
             leaf.listed.clear();
+            leaf.fresh.clear();
             leaf.from = 0;
         }
+        self.is_listed.reset(tables.gangs.queue.len(), false);
         for gang in (0..tables.gangs.queue.len()).map(GangIdx::new) {
             let Ok(queue) = tables.gangs.queue[gang] else { continue };
             if tables.gangs.preemptible[gang] && tables.queues.is_leaf(queue) && tables.gangs.active(gang) > 0 {
                 self.leaves[queue].listed.push(turn(tables, config, gang));
+                self.is_listed[gang] = true;
             }
         }
         for leaf in self.leaves.as_mut_slice() {
@@ -75,34 +104,86 @@ impl Stream {
         }
     }
 
+    /// A gang that was given a place in this action may be a victim of those who ask later, too (semantics.md §6.0).
+    pub(crate) fn list(&mut self, tables: &Tables, gang: GangIdx) {
+        let Ok(queue) = tables.gangs.queue[gang] else { return };
+        if tables.gangs.preemptible[gang] && !std::mem::replace(&mut self.is_listed[gang], true) {
+            self.leaves[queue].fresh.push(gang);
+        }
+    }
+
     /// Back to the first victim, for an asker.
-    pub fn rewind(&mut self, tables: &Tables, config: &Config, asker: &Asker, protect: bool) {
+    pub(crate) fn rewind(&mut self, plan: &Plan<'_>, asker: &Asker, pass: Pass) {
+        let (tables, config) = (&*plan.tables, plan.config);
         let queues = tables.queues.parent.len();
-        (self.protect, self.passed_over) = (protect, false);
+        (self.loses, self.passed_over) = (pass == Pass::Lose, false);
         self.best.reset(queues, None);
         self.standing.reset(queues, None);
+        self.held.clone_from(&tables.queues.allocated);
         self.taken.reset(queues, Amounts::ZERO);
+        self.taken_all.reset(queues, Amounts::ZERO);
         (self.jobs, self.last_job, self.dirty) = (0, None, None);
+        self.victims.leaves.clear();
+        self.victims.below = (asker.action == Action::Preempt).then_some(tables.gangs.priority[asker.gang]);
         for leaf in self.leaves.indices() {
-            let gives = match asker.action {
-                Action::Preempt => leaf == asker.queue,
-                Action::Reclaim => {
-                    leaf != asker.queue
-                        && tables.queues.is_leaf(leaf)
-                        && (!config.plugins.proportion || rules::leaf_gives(tables, asker, leaf))
-                }
-                _ => true,
-            };
             let list = &mut self.leaves[leaf];
             list.again.clear();
+            list.refused = 0;
             while list.listed.get(list.from).is_some_and(|&(.., gang)| tables.gangs.active(gang) == 0) {
                 list.from += 1;
             }
             list.at = list.from;
-            list.gives = gives;
+            let listed = list.from < list.listed.len() || !list.fresh.is_empty();
+            list.gives = listed
+                && match asker.action {
+                    Action::Preempt => leaf == asker.queue,
+                    Action::Reclaim => leaf != asker.queue,
+                    _ => true,
+                };
+            if list.gives && asker.action == Action::Reclaim && config.plugins.proportion {
+                // Who may move is among those whom reclaim looks at, too (semantics.md §6.6.2).
+                list.gives = rules::leaf_may_be_looked_at(tables, asker, leaf);
+                if list.gives && self.loses && !rules::leaf_gives(plan, asker, leaf) {
+                    list.gives = false;
+                    self.passed_over = true;
+                }
+            }
+            if list.gives {
+                list.sort_in(tables, config);
+                self.victims.leaves.push(leaf);
+            }
+        }
+        if self.loses {
+            self.gives_for_good = self.somebody_gives();
         }
         for &root in &tables.queues.roots {
             self.line_up(tables, config, asker, root);
+        }
+    }
+
+    /// Whether any leaf gives for this asker.
+    pub(crate) fn somebody_gives(&self) -> bool {
+        !self.victims.leaves.is_empty()
+    }
+
+    /// Whether some leaf was found, at the last rewind for [`Pass::Lose`], whose gangs may be lost.
+    pub(crate) const fn somebody_gives_for_good(&self) -> bool {
+        self.gives_for_good
+    }
+
+    /// Whether those who may not be lost are passed over.
+    pub(crate) const fn loses(&self) -> bool {
+        self.loses
+    }
+
+    /// A gang turned out to be protected, given those who are needed. After some of those the leaf gives no more.
+    pub(crate) fn refuse(&mut self, tables: &Tables, gang: GangIdx) {
+        self.passed_over = true;
+        let leaf = tables.gangs.queue[gang].expect("a victim has a queue");
+        self.leaves[leaf].refused += 1;
+        if self.leaves[leaf].refused >= REFUSALS_MAX {
+            self.leaves[leaf].gives = false;
+            self.dirty = self.dirty.or(Some(leaf));
         }
     }
 
@@ -113,17 +194,59 @@ impl Stream {
         self.refresh(tables, config, asker, queue);
     }
 
-    /// Whether the asker could start if everybody who may go went; if not, nobody has to be tried.
-    pub(crate) fn could_help(&self, plan: &Plan<'_>, asker: &Asker, places: &mut Places) -> bool {
+    /// Whether everybody who may go together would free too little; if so, nobody has to be tried.
+    pub(crate) fn too_little(&self, plan: &Plan<'_>, asker: &Asker, places: &mut Places) -> Option<Unhelped> {
+        let everybody = |add: &mut dyn FnMut(PodIdx)| self.every_victim(plan, asker, add);
+        let (pods, most) = places.too_little(plan, &self.victims, everybody)?;
+        Some(Unhelped::TooLittle { pods, most })
+    }
+
+    /// Every pod that could go for the asker, or was told to in this turn.
+    pub(crate) fn every_victim(&self, plan: &Plan<'_>, asker: &Asker, visit: &mut dyn FnMut(PodIdx)) {
         let tables = &*plan.tables;
-        places.could_do(tables, |add| {
-            for leaf in self.leaves.iter().filter(|leaf| leaf.gives) {
-                let gangs = leaf.listed[leaf.from..].iter().map(|&(.., gang)| gang);
-                for gang in gangs.filter(|&gang| may_be_victim(tables, asker, gang)) {
-                    tables.gangs.pods[gang].iter().filter(|&pod| can_go(tables, pod)).for_each(&mut *add);
+        for &leaf in &self.victims.leaves {
+            let leaf = &self.leaves[leaf];
+            for &(.., gang) in &leaf.listed[leaf.from..] {
+                if gang != asker.gang && self.victims.below.is_none_or(|below| tables.gangs.priority[gang] < below) {
+                    let goes = |pod: &PodIdx| can_go(tables, *pod) || tables.pods.evicted_from[*pod].is_some();
+                    tables.gangs.pods[gang].iter().filter(goes).for_each(&mut *visit);
                 }
             }
-        })
+        }
+    }
+
+    /// The first unit of every gang that could go, in no order that matters. Their pods are appended to `pods`.
+    pub(crate) fn every_unit(
+        &self,
+        plan: &Plan<'_>,
+        asker: &Asker,
+        pods: &mut Vec<PodIdx>,
+        mut visit: impl FnMut(Unit, Turn, &[PodIdx]),
+    ) {
+        for &leaf in &self.victims.leaves {
+            let leaf = &self.leaves[leaf];
+            for &(.., gang) in &leaf.listed[leaf.from..] {
+                if !may_be_victim(plan.tables, asker, gang) {
+                    continue;
+                }
+                let start = pods.len();
+                let unit = take_unit(plan, gang, pods);
+                if self.is_free(plan, asker, unit) {
+                    visit(unit, turn(plan.tables, plan.config, gang), &pods[start..]);
+                } else {
+                    pods.truncate(start);
+                }
+            }
+        }
+    }
+
+    /// Why nobody gives for the asker.
+    pub(crate) fn nobody(&self, plan: &Plan<'_>, asker: &Asker) -> Unhelped {
+        if !self.passed_over {
+            return Unhelped::Nobody;
+        }
+        let leaves = self.leaves.entries().filter(|(leaf, list)| *leaf != asker.queue && list.from < list.listed.len());
+        rules::nearest_refusal(plan, asker, leaves.map(|(leaf, _)| leaf)).unwrap_or(Unhelped::Nobody)
     }
 
     /// Whether the rules of reclaim kept somebody out since the last rewind.
@@ -133,7 +256,7 @@ impl Stream {
     }
 
     /// The next unit that may go. Its pods are appended to `pods`.
-    pub(crate) fn next(&mut self, plan: &Plan<'_>, asker: &Asker, ledger: &mut Ledger, pods: &mut Vec<PodIdx>) -> Option<Unit> {
+    pub(crate) fn next(&mut self, plan: &Plan<'_>, asker: &Asker, pods: &mut Vec<PodIdx>) -> Option<Unit> {
         let (tables, config) = (&*plan.tables, plan.config);
         loop {
             if let Some(leaf) = self.dirty.take() {
@@ -146,53 +269,37 @@ impl Stream {
                 queue = self.last(config, tables.queues.children_of(queue))?;
             }
             let gang = self.leaves[queue].pop()?;
-            let start = pods.len();
-            let part = unit_of(tables, config, plan.arena, gang, pods);
-            let core = part == Part::All;
-            let unit = Unit { gang, pods: (start, pods.len()), core, single: part == Part::Pod };
-            let good = self.admits(plan, asker, ledger, queue, unit);
-            if good {
-                let amount = pods[start..].iter().fold(Amounts::ZERO, |sum, &pod| sum + rules::held_before(tables, pod));
-                ledger.take(tables, queue, amount);
-                for above in tables.queues.ancestors(queue) {
-                    self.taken[above] += amount;
-                }
-                let left = tables.gangs.active(gang) > u32::try_from(pods.len() - start).unwrap_or(u32::MAX);
-                if left && !core {
-                    // Its place is looked up at the next call: the unit is not gone yet.
-                    self.leaves[queue].again.push((Reverse(i32::MIN), u8::MAX, gang));
-                }
-            } else {
-                pods.truncate(start);
-            }
             self.dirty = Some(queue);
-            if good {
-                return Some(unit);
+            let start = pods.len();
+            let unit = take_unit(plan, gang, pods);
+            if !self.is_free(plan, asker, unit) {
+                pods.truncate(start);
+                continue;
             }
+            if !self.one_job_more(gang, jobs_max(config, asker, self.loses)) {
+                pods.truncate(start);
+                return None;
+            }
+            let amount = pods[start..].iter().fold(Amounts::ZERO, |sum, &pod| sum + rules::held_before(tables, pod));
+            self.taken[queue] += amount;
+            for above in tables.queues.ancestors(queue) { self.taken_all[above] += amount; }
+            let left = tables.gangs.active(gang) > u32::try_from(pods.len() - start).unwrap_or(u32::MAX);
+            if left && !unit.core {
+                // Its place is looked up at the next call: the unit is not gone yet.
+                self.leaves[queue].again.push((Reverse(i32::MIN), u8::MAX, gang));
+            }
+            return Some(unit);
         }
     }
 
-    fn admits(&mut self, plan: &Plan<'_>, asker: &Asker, ledger: &Ledger, leaf: QueueIdx, unit: Unit) -> bool {
-        if unit.pods.0 == unit.pods.1 || !unit.single && rules::is_protected(plan, asker, unit.gang) {
-            return false;
-        }
-        match asker.action {
-            Action::Reclaim if plan.config.plugins.proportion && self.protect => {
-                let may = ledger.may_take(plan.tables, asker, leaf);
-                if !may {
-                    // What is left only shrinks: nobody else of this leaf may be taken either.
-                    self.leaves[leaf].gives = false;
-                    self.passed_over = true;
-                }
-                may
-            }
-            Action::Consolidation => self.one_job_more(unit.gang, plan.config.victims.consolidation_jobs_max),
-            // Those who may only move are as many as consolidation may move.
-            Action::Reclaim if !self.protect => {
-                self.one_job_more(unit.gang, plan.config.victims.consolidation_jobs_max.or(Some(MOVED_JOBS_MAX)))
-            }
-            _ => true,
-        }
+    /// Whether a unit has somebody to give whom min runtime does not protect.
+    fn is_free(&self, plan: &Plan<'_>, asker: &Asker, unit: Unit) -> bool {
+        unit.pods.0 < unit.pods.1 && (unit.single || !rules::is_protected(plan, asker, unit.gang))
+    }
+
+    /// Whether so many jobs may move for one asker.
+    pub(crate) fn jobs_allowed(&self, config: &Config, asker: &Asker, jobs: u32) -> bool {
+        jobs_max(config, asker, self.loses).is_none_or(|max| jobs <= max)
     }
 
     fn one_job_more(&mut self, gang: GangIdx, max: Option<u32>) -> bool {
@@ -213,8 +320,16 @@ impl Stream {
         } else {
             self.last(config, tables.queues.children_of(queue)).and_then(|child| self.best[child])
         };
-        self.standing[queue] =
-            self.best[queue].map(|gang| Standing::of_victims(tables, queue, self.taken[queue], held_by(tables, gang)));
+        self.standing[queue] = self.best[queue].map(|gang| {
+            let leaf = tables.gangs.queue[gang].expect("a victim has a queue");
+            let v = std::env::var("SV").unwrap_or_default();
+            let v: Vec<char> = v.chars().collect();
+            let next = held_by(tables, gang);
+            let is_leaf = tables.queues.is_leaf(queue);
+            let mut given = if is_leaf && v[0] > '1' { Amounts::ZERO } else if is_leaf || v[1] == 'b' { self.taken[leaf] } else if v[1] == 'a' { self.taken_all[queue] } else { Amounts::ZERO };
+            if is_leaf && (v[0] == '1' || v[0] == '3') || !is_leaf && v[2] == '1' { given = given + next; }
+            Standing::of_victims(tables, queue, self.held[queue], given)
+        });
     }
 
     /// The queue that would be served last among siblings; `None` if none of them has a victim.
@@ -232,6 +347,17 @@ impl Stream {
 }
 
 impl Leaf {
+    /// Puts fresh gangs in their places.
+    fn sort_in(&mut self, tables: &Tables, config: &Config) {
+        if self.fresh.is_empty() {
+            return;
+        }
+        self.listed.drain(..self.from);
+        (self.from, self.at) = (0, 0);
+        self.listed.extend(self.fresh.drain(..).map(|gang| turn(tables, config, gang)));
+        self.listed.sort_unstable_by(|a, b| b.cmp(a));
+    }
+
     /// The gang that goes first, passing over those that cannot be victims of this asker.
     fn top(&mut self, tables: &Tables, config: &Config, asker: &Asker) -> Option<GangIdx> {
         if !self.gives {
@@ -284,6 +410,13 @@ fn held_by(tables: &Tables, gang: GangIdx) -> Amounts {
         .fold(Amounts::ZERO, |sum, (class, node)| sum + tables.queue_charge(class, node))
 }
 
+/// What of a gang goes at once. Its pods are appended to `pods`.
+fn take_unit(plan: &Plan<'_>, gang: GangIdx, pods: &mut Vec<PodIdx>) -> Unit {
+    let start = pods.len();
+    let part = unit_of(plan.tables, plan.config, plan.arena, gang, pods);
+    Unit { gang, pods: (start, pods.len()), core: part == Part::All, single: part == Part::Pod, told: false, out: false }
+}
+
 /// How much of a gang goes at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
@@ -302,7 +435,12 @@ fn unit_of(tables: &Tables, config: &Config, arena: &bumpalo::Bump, gang: GangId
     if some_satisfied && let Some(part) = surplus(tables, config, arena, root, pods) {
         return part;
     }
+    let start = pods.len();
     pods.extend(tables.gangs.pods[gang].iter().filter(|&pod| can_go(tables, pod)));
+    if pods.len() - start < tables.gangs.active(gang) as usize {
+        // One of them is moving for somebody else already: the others must not be left below their minimum.
+        pods.truncate(start);
+    }
     Part::All
 }
 
@@ -327,21 +465,27 @@ fn surplus(tables: &Tables, config: &Config, arena: &bumpalo::Bump, of: Member, 
     }
     let start = pods.len();
     for &member in members.iter().rev() {
-        collect_active(tables, member, pods);
-        if pods.len() > start {
+        let whole = collect_active(tables, member, pods);
+        if whole && pods.len() > start {
             return Some(Part::Member);
         }
+        pods.truncate(start);
     }
     None
 }
 
-fn collect_active(tables: &Tables, of: SubgroupIdx, pods: &mut Vec<PodIdx>) {
+/// Appends all pods below a member that have a place; whether all of those can go.
+fn collect_active(tables: &Tables, of: SubgroupIdx, pods: &mut Vec<PodIdx>) -> bool {
+    let mut whole = true;
     if tables.gangs.is_pod_set(of) {
+        let start = pods.len();
         pods.extend(tables.pods.last_first(of).filter(|&pod| can_go(tables, pod)));
+        whole = pods.len() - start == tables.gangs.counts[of].active as usize;
     }
     for &member in tables.gangs.members(Member::Subgroup(of)) {
-        collect_active(tables, member, pods);
+        whole &= collect_active(tables, member, pods);
     }
+    whole
 }
 
 /// Whether a pod can be told to leave: it has a place and is not moving already.

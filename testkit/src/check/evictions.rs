@@ -3,6 +3,7 @@
 
 use muster_core::config::{Action, ReclaimProtection};
 use muster_core::index::{GangIdx, PodIdx, QueueIdx, SubgroupIdx};
+use muster_core::outcome::DecisionKind;
 use muster_core::snapshot::{PodStatus, Snapshot, SubgroupKind};
 
 use super::batches::{Batch, batches};
@@ -101,7 +102,9 @@ fn check_protection(before: &After<'_>, batch: &Batch, victim: GangIdx, wrong: &
         let SubgroupKind::PodSet { min } = before.rows.subgroups[leaf].kind else { continue };
         let here = |pod: PodIdx| before.rows.pods[pod].subgroup == Some(leaf);
         let lost = batch.victims.iter().filter(|&&pod| here(pod)).count();
-        let had = before.pods.entries().filter(|&(pod, at)| here(pod) && uses(at.status)).count();
+        // One that ended well is not missing (users.md, 9).
+        let counts = |status| uses(status) || status == PodStatus::Succeeded;
+        let had = before.pods.entries().filter(|&(pod, at)| here(pod) && counts(at.status)).count();
         if lost > 0 && had < lost + min as usize {
             wrong.push(format!(
                 "{victim:?}: protected from {:?}, but {leaf:?} lost {lost} of {had} pods, minimum {min}",
@@ -172,8 +175,19 @@ fn check_nobody_is_stale(after: &After<'_>, wrong: &mut Vec<String>) {
     }
     for gang in after.rows.gangs.indices().filter(|&gang| is_stale(after, gang) && grace_has_passed(after.rows, gang)) {
         let mine = |pod: PodIdx| after.rows.pods[pod].gang == Some(gang);
-        if after.pods.entries().any(|(pod, at)| mine(pod) && can_go(after, pod, at)) {
+        let left = after.pods.entries().filter(|&(pod, at)| mine(pod) && can_go(after, pod, at)).count();
+        if left > 0 && !is_braked(after, gang, left) {
             wrong.push(format!("{gang:?}: stale for too long, but not evicted"));
         }
     }
+}
+
+/// Whether the brake lets no further `pods` of a gang go.
+fn is_braked(after: &After<'_>, gang: GangIdx, pods: usize) -> bool {
+    let (rows, rules) = (after.rows, &after.rows.config.victims);
+    let queue_of = |pod: PodIdx| rows.pods[pod].gang.and_then(|gang| rows.gangs[gang].queue.ok());
+    let evicted = after.outcome.decisions.iter().filter(|decision| decision.kind == DecisionKind::Evict);
+    let here = evicted.clone().filter(|decision| queue_of(decision.pod) == rows.gangs[gang].queue.ok());
+    let over = |so_far: usize, most: Option<u32>| most.is_some_and(|most| so_far + pods > most as usize);
+    over(evicted.count(), rules.evictions_max) || over(here.count(), rules.queue_evictions_max)
 }

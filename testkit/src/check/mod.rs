@@ -9,15 +9,16 @@ mod batches;
 mod evictions;
 mod fairness;
 mod gangs;
+mod minimal;
 mod nodes;
 mod places;
 mod queues;
 mod reasons;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_core::config::Action;
-use muster_core::index::{ClassIdx, Col, GroupIdx, NodeIdx, PodIdx};
+use muster_core::index::{ClassIdx, Col, GangIdx, GroupIdx, NodeIdx, PodIdx};
 use muster_core::outcome::{Decision, DecisionKind, Outcome};
 use muster_core::snapshot::{GpuRequest, PodStatus, Snapshot};
 use muster_core::units::{Amounts, MICRO_PER_GPU, NOMINAL_CARD_MIB};
@@ -33,8 +34,35 @@ pub fn check(rows: &Snapshot, outcome: &Outcome) -> Vec<String> {
     gangs::check(&after, &mut wrong);
     evictions::check(&after, &mut wrong);
     fairness::check(&after, &mut wrong);
+    minimal::check(&after, &mut wrong);
     reasons::check(&after, &mut wrong);
     wrong
+}
+
+/// Who lost pods for whom, batch by batch; those that only move lose nothing.
+#[must_use]
+pub fn displacements(rows: &Snapshot, outcome: &Outcome) -> Vec<Displacement> {
+    let Some(after) = After::of(rows, outcome, &mut Vec::new()) else { return Vec::new() };
+    let mut all = Vec::new();
+    for batch in batches::batches(&after) {
+        let Some(asker) = batch.asker(&after) else { continue };
+        let then = after.until(batch.decisions.1);
+        let lost = batch.victims.iter().filter(|&&pod| !active(then.pods[pod].status));
+        let losers: BTreeSet<GangIdx> = lost.filter_map(|&pod| rows.pods[pod].gang).collect();
+        all.extend(losers.into_iter().map(|loser| Displacement { action: batch.action, asker, loser }));
+    }
+    all
+}
+
+/// A gang lost pods so that another one can start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Displacement {
+    /// By which rule.
+    pub action: Action,
+    /// Who starts.
+    pub asker: GangIdx,
+    /// Who lost pods.
+    pub loser: GangIdx,
 }
 
 /// Where a pod is.
@@ -156,9 +184,9 @@ impl<'a> After<'a> {
         self.outcome.decisions.iter().rev().find(|decision| decision.pod == pod).map(|decision| decision.action)
     }
 
-    /// Whether somebody was told to leave.
-    fn evicts(&self) -> bool {
-        self.outcome.decisions.iter().any(|decision| decision.kind == DecisionKind::Evict)
+    /// Whether anything was decided after what `allocate` decided: reasons of failed turns speak of what was before.
+    fn goes_on(&self) -> bool {
+        self.outcome.decisions.iter().any(|decision| decision.action != Action::Allocate)
     }
 
     fn class(&self, pod: PodIdx) -> ClassIdx {

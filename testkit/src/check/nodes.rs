@@ -94,23 +94,24 @@ pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
     for (when, counts) in [("now", holds as fn(PodStatus) -> bool), ("once everything has left", keeps)] {
         let (before, end) = (used(after, &start, counts), used(after, &after.pods, counts));
         for node in after.rows.nodes.indices() {
-            compare(after, node, &before[node], &end[node], when, wrong);
+            if let Some(what) = exceeds(after, node, &before[node], &end[node]) {
+                wrong.push(format!("{node:?}: {what} {when}"));
+            }
         }
     }
 }
 
-fn compare(after: &After<'_>, node: NodeIdx, before: &Used, end: &Used, when: &str, wrong: &mut Vec<String>) {
+/// What a node would hold more of than it has, and more than before.
+pub(super) fn exceeds(after: &After<'_>, node: NodeIdx, before: &Used, end: &Used) -> Option<String> {
     let offered = offered(after, node);
-    for (dim, (&old, &new)) in before.amounts.iter().zip(&end.amounts).enumerate() {
-        if new > old && new > offered[dim] {
-            wrong.push(format!("{node:?}: dimension {dim}: {new} of {} used {when}, {old} at the start", offered[dim]));
-        }
+    let amounts = before.amounts.iter().zip(&end.amounts).zip(&offered).enumerate();
+    let mut over = amounts.filter(|&(_, ((&old, &new), &offered))| new > old && new > offered);
+    if let Some((dim, ((old, new), offered))) = over.next() {
+        return Some(format!("dimension {dim}: {new} of {offered} used, {old} before,"));
     }
     let card = after.card_mib(node);
-    for (group, &(mib, _)) in &end.cards {
+    end.cards.iter().find_map(|(group, &(mib, _))| {
         let old = before.cards.get(group).map_or(0, |card| card.0);
-        if mib > old && mib > card {
-            wrong.push(format!("{node:?}: {group:?}: {mib} of {card} MiB used {when}, {old} at the start"));
-        }
-    }
+        (mib > old && mib > card).then(|| format!("{group:?}: {mib} of {card} MiB used, {old} before,"))
+    })
 }

@@ -1,7 +1,8 @@
 //! Every gang with pods that wait is listed with reasons, no other is, and what the reasons say is so.
 //!
-//! Reasons are written when a gang's turn fails; what is free can only have become less since. So an amount that a reason gives
-//! is held against the end of the cycle exactly where it was looked up at the end, and as a bound elsewhere.
+//! Reasons are written when a gang's turn fails, or against what `allocate` leaves; what is free can only have become less by
+//! then. So an amount that a reason gives is held against the end of the cycle exactly where it was looked up at the end, and as a
+//! bound elsewhere. Where other actions decided something since, amounts are not compared.
 
 use muster_core::config::Action;
 use muster_core::explain::{Bound, Nearest, Reason, Refusal, Scarce, Shortage, Tally};
@@ -63,6 +64,8 @@ fn is_so(after: &After<'_>, kept: &[Used], gang: GangIdx, reason: &Reason) -> Ve
         Reason::ActionNotRun(action) => {
             must(action == Action::Allocate && !after.rows.config.actions.contains(&action), || "the action ran".into())
         }
+        Reason::OneStep => must(got_more_later(after, gang), || "no action but allocate gave it anything".into()),
+        Reason::NotHelped { action, .. } => must(after.rows.config.actions.contains(&action), || "the action did not run".into()),
         Reason::BeyondQueueDepth { queue, depth } => {
             let so =
                 row.queue == Ok(queue) && after.rows.config.depth[muster_core::config::Action::Allocate as usize] == Some(depth);
@@ -91,7 +94,7 @@ fn is_so(after: &After<'_>, kept: &[Used], gang: GangIdx, reason: &Reason) -> Ve
         Reason::TooLarge { pod, short } => too_large(after, gang, pod, short),
         Reason::NoNode { pod, placed, members, refusals, nearest } => {
             waits_here(after, gang, pod)?;
-            must(placed < members || members == 0 || after.evicts(), || "all were placed".into())?;
+            must(placed < members || members == 0 || after.goes_on(), || "all were placed".into())?;
             no_node(after, kept, pod, placed, refusals, nearest)
         }
     }
@@ -142,7 +145,7 @@ fn over(after: &After<'_>, gang: GangIdx, bound: &Bound, quota: bool) -> Verdict
     let held = held(after, &after.pods);
     let end = if quota { &held.non_preemptible } else { &held.allocated }[bound.queue][r];
     // Evictions give back what stood against it when it was its turn.
-    must(bound.held <= end || after.evicts(), || format!("only {end} are held when the cycle ends"))?;
+    must(bound.held <= end || after.goes_on(), || format!("only {end} are held when the cycle ends"))?;
     if got_more_later(after, gang) {
         return Ok(());
     }
@@ -199,7 +202,7 @@ fn no_node(after: &After<'_>, kept: &[Used], pod: PodIdx, placed: u32, refusals:
     let shared = after.mib(class, NodeIdx::new(0)).is_some();
     // A gang that lost its pods again was explained by what was left beside them, before others were evicted: nothing to
     // compare with here.
-    if placed > 0 || after.evicts() {
+    if placed > 0 || after.goes_on() {
         return Ok(());
     }
     must(counted as usize == nodes().len(), || format!("{counted} refusals by {} nodes", nodes().len()))?;

@@ -5,6 +5,8 @@
 //! [`muster_core::snapshot`] wants them. Not known here: tables, or what a cycle does with the rows.
 
 mod build;
+mod rounds;
+mod special;
 mod strategy;
 
 use std::fmt;
@@ -13,7 +15,9 @@ use muster_core::config::Config;
 use muster_core::index::{ClassIdx, Idx, PodIdx};
 use muster_core::snapshot::{ClassRow, GangTimes, NodeRow, PodStatus, QueueRow, Snapshot, TaskPriority};
 
-pub use strategy::{contended_drafts, drafts, fragmented_drafts, plain_drafts, shared_drafts};
+pub use rounds::{ROUND, next_round};
+pub use special::{contended_drafts, fragmented_drafts, plain_drafts, shared_drafts};
+pub use strategy::drafts;
 
 /// Resources beside cpu, memory, GPUs and pods: one that no queue counts, two kinds of MIG instances.
 pub const MIG_GPUS: [u32; 3] = [0, 1, 3];
