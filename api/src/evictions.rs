@@ -48,7 +48,8 @@ pub fn sentence(why: &Why, names: &Names) -> String {
     visible(&text).into_owned()
 }
 
-/// The rule in a few words, for a column of a table: of a queue's share or quota, how much it held of how much. Where a pod moves to is said by the caller.
+/// The rule in a few words, for a column of a table: of a queue's share or quota, how much it held of how much. Where a pod
+/// moves to is said by the caller.
 #[must_use]
 pub fn brief(why: &Why) -> String {
     let over = |Bound { resource, bound, held, .. }: Bound| {

@@ -187,7 +187,9 @@ impl Statement {
     /// whole).
     pub fn delay_since(&mut self, tables: &mut Tables, mark: Mark) {
         for op in &mut self.ops[mark.ops..] {
-            if op.after.status == PodStatus::Allocated {
+            // Who was told to leave and is where it was starts nothing.
+            let stays = tables.pods.evicted_from[op.pod] == Some(op.after);
+            if op.after.status == PodStatus::Allocated && !stays {
                 let delayed = Placement { status: PodStatus::Pipelined, ..op.after };
                 shift(tables, op.pod, op.after, delayed);
                 op.after = delayed;

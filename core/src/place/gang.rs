@@ -88,7 +88,7 @@ fn visit_member(tables: &Tables, config: &Config, of: Member, arena: &Bump, visi
 }
 
 /// How many members of a set have to take a step, and those that can, first to be tried first.
-fn candidates<'b>(tables: &Tables, config: &Config, of: Member, arena: &'b Bump) -> (usize, BumpVec<'b, SubgroupIdx>) {
+pub(crate) fn candidates<'b>(tables: &Tables, config: &Config, of: Member, arena: &'b Bump) -> (usize, BumpVec<'b, SubgroupIdx>) {
     let missing = tables.gangs.threshold(of).saturating_sub(tables.gangs.attained(of)) as usize;
     let mut members = in_order(tables, config, of, arena);
     let below = |member: SubgroupIdx| !tables.gangs.satisfied(Member::Subgroup(member));

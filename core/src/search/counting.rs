@@ -5,10 +5,11 @@ use muster_kernels::mask;
 use crate::actions::Plan;
 use crate::explain::Unhelped;
 use crate::index::{ClassIdx, Idx, NodeIdx, PodIdx, QueueIdx};
-use crate::place::gang::next_pods;
+use crate::place::gang::{candidates, next_pods};
 use crate::search::Asker;
 use crate::tables::Tables;
 use crate::tables::classes::Kind;
+use crate::tables::gangs::Member;
 use crate::tables::nodes::{Dim, GPU};
 use crate::units::{Amounts, MICRO_PER_GPU, Resource, mib_share};
 
@@ -62,6 +63,9 @@ impl Places {
     /// Counts for the next turn of a gang.
     pub(crate) fn begin(&mut self, plan: &mut Plan<'_>, asker: &Asker) {
         self.asked.clear();
+        if has_alternatives(plan, Member::Gang(asker.gang)) {
+            return;
+        }
         let (tables, asked, known, oldest) = (&*plan.tables, &mut self.asked, &mut self.known, &mut self.oldest);
         next_pods(tables, plan.config, asker.gang, plan.arena, |pod| {
             let class = tables.pods.class[pod];
@@ -155,6 +159,11 @@ impl Places {
         self.asked.iter().all(|&(at, pods)| self.known[at].sum >= pods)
     }
 
+    /// Whether anything is counted: of a gang that can start in several ways nothing is known without trying.
+    pub(crate) const fn counts(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
     /// Whether offers have won a place on a node of one of these pods.
     pub(crate) fn wins_at(&self, plan: &Plan<'_>, pods: &[PodIdx]) -> bool {
         let tables = &*plan.tables;
@@ -221,6 +230,17 @@ impl Places {
         }
         None
     }
+}
+
+/// Whether a gang could start with other members than those that it asks for first.
+fn has_alternatives(plan: &Plan<'_>, of: Member) -> bool {
+    if let Member::Subgroup(subgroup) = of
+        && plan.tables.gangs.is_pod_set(subgroup)
+    {
+        return false;
+    }
+    let (missing, members) = candidates(plan.tables, plan.config, of, plan.arena);
+    members.len() > missing || members.iter().any(|&member| has_alternatives(plan, Member::Subgroup(member)))
 }
 
 impl Need {

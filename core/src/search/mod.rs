@@ -126,15 +126,12 @@ impl SearchMemory {
     /// # Errors
     /// Why nobody can be evicted or moved for it; then the log is as it was.
     pub fn solve(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> Result<(), Unhelped> {
-        let t0 = std::time::Instant::now();
-        let r = self.solve2(plan, asker);
-        eprintln!("SOLVE {:?} asks {:?} {:?} tries {} units {} t {:?}", asker.action, asker.asks.0[2], r, self.tries, self.unit_pods.len(), t0.elapsed());
-        r
-    }
-    fn solve2(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> Result<(), Unhelped> {
         let mark = plan.statement.mark(plan.tables);
         self.tries = 0;
         self.start_over(plan);
+        if !self.somebody_could_go(plan, asker) {
+            return Err(self.stream.nobody(plan, asker));
+        }
         if self.try_once(plan, asker) {
             return self.finish(plan, asker, mark);
         }
@@ -160,6 +157,19 @@ impl SearchMemory {
             }
         }
         Err(why)
+    }
+
+    /// Whether anybody may go or move for the asker at all. Where nobody may, it does not get a turn either, even if it fits without:
+    /// that is for `allocate` to decide (semantics.md §6.4.6).
+    fn somebody_could_go(&mut self, plan: &Plan<'_>, asker: &Asker) -> bool {
+        let moves = asker.action == Action::Reclaim && plan.config.victims.consolidating_reclaim;
+        let passes = [(Pass::Lose, true), (Pass::Move, moves)];
+        let found = passes.into_iter().filter(|&(_, looked_at)| looked_at).any(|(pass, _)| {
+            self.stream.rewind(plan, asker, pass);
+            self.stream.has_unit(plan, asker, &mut self.unit_pods)
+        });
+        self.unit_pods.clear();
+        found
     }
 
     /// Nobody is told to leave yet.
@@ -276,7 +286,7 @@ impl SearchMemory {
         self.ledger.rewind();
         for unit in &self.units {
             let pods = unit.of(&self.unit_pods);
-            let why = rules::why(plan, asker, &mut self.ledger, unit.gang, pods);
+            let why = rules::why(plan, asker, &mut self.ledger, unit, &self.unit_pods);
             for &pod in pods {
                 // What holds a node and got another place moves.
                 let moves = plan.tables.pods.evicted_from[pod].is_some_and(|home| holds_node(home.status))

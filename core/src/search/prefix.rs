@@ -25,11 +25,16 @@ impl SearchMemory {
         while let Some(unit) = self.stream.next(plan, asker, &mut self.unit_pods) {
             let before = self.places.total();
             self.take(plan, asker, unit);
-            if !self.places.enough_now(plan) && plan.config.victims.shortcuts {
+            if !self.places.enough_now(plan) {
+                // What counting excludes no try brings about; with the shortcuts off that is shown.
+                if !plan.config.victims.shortcuts && self.try_whole(plan, asker) {
+                    return Ok(());
+                }
                 continue;
             }
-            let counts = self.places.total() != before;
-            if counts && self.try_needed(plan, asker) || self.is_turn(failed) && self.try_whole(plan, asker) {
+            let wins = self.places.total() != before;
+            let whole = !self.places.counts() || self.is_turn(failed);
+            if wins && self.try_needed(plan, asker) || whole && self.try_whole(plan, asker) {
                 return Ok(());
             }
             failed += 1;

@@ -1,12 +1,15 @@
 //! Who is protected, and what reclaim must keep at every level of the queues (semantics.md §6.6, §9.6).
 
+use bumpalo::collections::Vec as BumpVec;
+
 use crate::actions::Plan;
 use crate::config::{Action, ReclaimProtection};
 use crate::explain::{Bound, Unhelped};
 use crate::fair_share::allocatable_share;
-use crate::index::{Col, GangIdx, PodIdx, QueueIdx};
+use crate::index::{Col, GangIdx, Idx, PodIdx, QueueIdx};
 use crate::outcome::Why;
 use crate::search::{Asker, Unit};
+use crate::tables::gangs::Member;
 use crate::tables::{Tables, is_active};
 use crate::units::{Amounts, Resource, UNLIMITED};
 
@@ -241,29 +244,33 @@ fn reclaim_is_fair(plan: &Plan<'_>, asker: &Asker, ledger: &mut Ledger, units: &
     ledger.rewind();
     for unit in units {
         let Ok(leaf) = tables.gangs.queue[unit.gang] else { continue };
-        let lost = lost(plan, unit.of(pods));
-        if lost == Amounts::ZERO {
-            continue;
-        }
-        if ledger.may_take(tables, asker, leaf).is_none() {
+        let good = vectors(plan, unit, pods, |pod| is_lost(plan, pod), |amount| {
+            let may = ledger.may_take(tables, asker, leaf).is_some();
+            ledger.take(tables, leaf, amount);
+            may
+        });
+        if !good {
             return false;
         }
-        ledger.take(tables, leaf, lost);
     }
     tables.queues.ancestors(asker.queue).all(|queue| level_is_fair(plan, asker, ledger, queue))
 }
 
 /// By which rule a unit goes; what it loses is taken off the ledger.
-pub(crate) fn why(plan: &Plan<'_>, asker: &Asker, ledger: &mut Ledger, victim: GangIdx, pods: &[PodIdx]) -> Why {
+pub(crate) fn why(plan: &Plan<'_>, asker: &Asker, ledger: &mut Ledger, unit: &Unit, pods: &[PodIdx]) -> Why {
     let tables = &*plan.tables;
-    let lost = lost(plan, pods);
-    match (asker.action, tables.gangs.queue[victim]) {
+    match (asker.action, tables.gangs.queue[unit.gang]) {
         (Action::Preempt, _) => {
-            Why::LowerPriority { victim: tables.gangs.priority[victim], asker: tables.gangs.priority[asker.gang] }
+            Why::LowerPriority { victim: tables.gangs.priority[unit.gang], asker: tables.gangs.priority[asker.gang] }
         }
-        (Action::Reclaim, Ok(leaf)) if plan.config.plugins.proportion && lost != Amounts::ZERO => {
-            let why = ledger.may_take(tables, asker, leaf);
-            ledger.take(tables, leaf, lost);
+        (Action::Reclaim, Ok(leaf)) if plan.config.plugins.proportion => {
+            let mut why = None;
+            vectors(plan, unit, pods, |pod| is_lost(plan, pod), |amount| {
+                let allowed = ledger.may_take(tables, asker, leaf);
+                why = why.or(allowed);
+                ledger.take(tables, leaf, amount);
+                true
+            });
             why.unwrap_or(Why::Moves)
         }
         (Action::Reclaim, _) if !plan.config.plugins.proportion => Why::NoRule,
@@ -286,11 +293,14 @@ pub(crate) fn first_protected(
     ledger.rewind();
     for (at, unit) in units.iter().enumerate() {
         let Ok(leaf) = tables.gangs.queue[unit.gang] else { continue };
-        if ledger.may_take(tables, asker, leaf).is_none() {
+        let good = vectors(plan, unit, pods, |_| true, |amount| {
+            let may = ledger.may_take(tables, asker, leaf).is_some();
+            ledger.take(tables, leaf, amount);
+            may
+        });
+        if !good {
             return Some(at);
         }
-        let all = unit.of(pods).iter().fold(Amounts::ZERO, |sum, &pod| sum + held_before(tables, pod));
-        ledger.take(tables, leaf, all);
     }
     let unfair = tables.queues.ancestors(asker.queue).find_map(|queue| unfair_to(plan, asker, ledger, queue))?;
     // The last one taken there made it so.
@@ -298,11 +308,39 @@ pub(crate) fn first_protected(
     units.iter().rposition(below)
 }
 
-/// What those of these pods counted for that found no other place; all of them if moving does not count.
-fn lost(plan: &Plan<'_>, pods: &[PodIdx]) -> Amounts {
-    let all = !plan.config.victims.consolidating_reclaim;
-    let gone = pods.iter().filter(|&&pod| all || !is_active(plan.tables.pods.status[pod]));
-    gone.fold(Amounts::ZERO, |sum, &pod| sum + held_before(plan.tables, pod))
+/// Whether a pod that was told to leave counts as taken: it found no other place, or moving does not help.
+fn is_lost(plan: &Plan<'_>, pod: PodIdx) -> bool {
+    !plan.config.victims.consolidating_reclaim || !is_active(plan.tables.pods.status[pod])
+}
+
+/// What a unit takes from its queues, piece by piece in the way that reclaim tests it: each pod above the minimum of its pod set by
+/// itself, then what the minimum of all pod sets holds in one piece (semantics.md §6.6.3). Whether `take` was content with all.
+fn vectors(
+    plan: &Plan<'_>,
+    unit: &Unit,
+    pods: &[PodIdx],
+    counts: impl Fn(PodIdx) -> bool,
+    mut take: impl FnMut(Amounts) -> bool,
+) -> bool {
+    let tables = &*plan.tables;
+    let members = tables.gangs.subgroups[unit.gang];
+    let mut seen = BumpVec::from_iter_in(std::iter::repeat_n(0_u32, members.len()), plan.arena);
+    let first = members.iter().next().map_or(0, Idx::at);
+    let mut core: Option<Amounts> = None;
+    let mut good = true;
+    for &pod in unit.of(pods).iter().filter(|&&pod| counts(pod)) {
+        let held = held_before(tables, pod);
+        let min = tables.pods.subgroup[pod].map_or(0, |subgroup| {
+            seen[subgroup.at() - first] += 1;
+            tables.gangs.threshold(Member::Subgroup(subgroup)).saturating_sub(seen[subgroup.at() - first] - 1)
+        });
+        if min > 0 && !unit.single {
+            core = Some(core.unwrap_or(Amounts::ZERO) + held);
+        } else {
+            good &= take(held);
+        }
+    }
+    good && core.is_none_or(take)
 }
 
 /// What a pod that was told to leave counted for in its queues.

@@ -227,6 +227,10 @@ impl Simulation {
 
 /// One turn of one gang, whole or not at all.
 fn place(plan: &mut Plan<'_>, asker: &Asker, gang: GangIdx) -> bool {
+    // What backed off is not tried; told to leave, it is lost.
+    if plan.tables.gangs.backed_off[gang] {
+        return false;
+    }
     let (asked, pods) = asks(plan, gang, plan.tables.nodes.largest_card);
     if pods == 0 || plan.config.plugins.proportion && !bounds::allow(plan.tables, gang, asked) {
         return false;

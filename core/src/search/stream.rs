@@ -64,7 +64,6 @@ pub struct Stream {
     held: Col<QueueIdx, Amounts>,
     /// What this search took from each leaf.
     taken: Col<QueueIdx, Amounts>,
-    taken_all: Col<QueueIdx, Amounts>,
     /// The leaf that gave last; it has to be looked at again.
     dirty: Option<QueueIdx>,
     /// Those who may not be lost are passed over.
@@ -121,7 +120,6 @@ impl Stream {
         self.standing.reset(queues, None);
         self.held.clone_from(&tables.queues.allocated);
         self.taken.reset(queues, Amounts::ZERO);
-        self.taken_all.reset(queues, Amounts::ZERO);
         (self.jobs, self.last_job, self.dirty) = (0, None, None);
         self.victims.leaves.clear();
         self.victims.below = (asker.action == Action::Preempt).then_some(tables.gangs.priority[asker.gang]);
@@ -240,6 +238,21 @@ impl Stream {
         }
     }
 
+    /// Whether anybody could go for the asker.
+    pub(crate) fn has_unit(&self, plan: &Plan<'_>, asker: &Asker, pods: &mut Vec<PodIdx>) -> bool {
+        self.victims.leaves.iter().any(|&leaf| {
+            let leaf = &self.leaves[leaf];
+            leaf.listed[leaf.from..].iter().any(|&(.., gang)| {
+                let start = pods.len();
+                may_be_victim(plan.tables, asker, gang) && {
+                    let unit = take_unit(plan, gang, pods);
+                    pods.truncate(start);
+                    self.is_free(plan, asker, unit)
+                }
+            })
+        })
+    }
+
     /// Why nobody gives for the asker.
     pub(crate) fn nobody(&self, plan: &Plan<'_>, asker: &Asker) -> Unhelped {
         if !self.passed_over {
@@ -282,7 +295,6 @@ impl Stream {
             }
             let amount = pods[start..].iter().fold(Amounts::ZERO, |sum, &pod| sum + rules::held_before(tables, pod));
             self.taken[queue] += amount;
-            for above in tables.queues.ancestors(queue) { self.taken_all[above] += amount; }
             let left = tables.gangs.active(gang) > u32::try_from(pods.len() - start).unwrap_or(u32::MAX);
             if left && !unit.core {
                 // Its place is looked up at the next call: the unit is not gone yet.
@@ -322,13 +334,7 @@ impl Stream {
         };
         self.standing[queue] = self.best[queue].map(|gang| {
             let leaf = tables.gangs.queue[gang].expect("a victim has a queue");
-            let v = std::env::var("SV").unwrap_or_default();
-            let v: Vec<char> = v.chars().collect();
-            let next = held_by(tables, gang);
-            let is_leaf = tables.queues.is_leaf(queue);
-            let mut given = if is_leaf && v[0] > '1' { Amounts::ZERO } else if is_leaf || v[1] == 'b' { self.taken[leaf] } else if v[1] == 'a' { self.taken_all[queue] } else { Amounts::ZERO };
-            if is_leaf && (v[0] == '1' || v[0] == '3') || !is_leaf && v[2] == '1' { given = given + next; }
-            Standing::of_victims(tables, queue, self.held[queue], given)
+            Standing::of_victims(tables, queue, self.held[queue], self.taken[leaf] + held_by(tables, gang))
         });
     }
 
