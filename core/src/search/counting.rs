@@ -318,7 +318,7 @@ pub fn too_little_free(tables: &Tables, asks: Amounts) -> Option<Unhelped> {
 }
 
 /// Micro-GPU that are free somewhere, on whichever nodes: moving work around frees no more than that.
-fn free_in_all(tables: &Tables) -> i64 {
+pub(crate) fn free_in_all(tables: &Tables) -> i64 {
     let whole: i64 = tables.nodes.soon[GPU.at()].iter().map(|&free| free.max(0)).sum();
     let shared = tables.gpus.node.entries().map(|(group, &node)| {
         let card = tables.nodes.card_mib[node];

@@ -129,6 +129,13 @@ impl SearchMemory {
         let mark = plan.statement.mark(plan.tables);
         self.tries = 0;
         self.start_over(plan);
+        let moves_only = asker.action == Action::Consolidation;
+        if moves_only
+            && plan.config.victims.shortcuts
+            && let Some(little) = counting::too_little_free(plan.tables, asker.asks)
+        {
+            return Err(little);
+        }
         if !self.somebody_could_go(plan, asker) {
             return Err(self.stream.nobody(plan, asker));
         }
@@ -136,34 +143,22 @@ impl SearchMemory {
             return self.finish(plan, asker, mark);
         }
         plan.statement.rollback(plan.tables, mark);
-        let mut why = Unhelped::Nobody;
-        if asker.action != Action::Consolidation {
-            match self.lose(plan, asker, mark) {
-                Ok(()) => return self.finish(plan, asker, mark),
-                Err(reason) => why = reason,
-            }
+        let mut found = if moves_only { Err(Unhelped::Nobody) } else { self.lose(plan, asker, mark) };
+        // Where victims of reclaim may move instead, a second pass takes those too who may not be lost.
+        let may_move = asker.action == Action::Reclaim && plan.config.victims.consolidating_reclaim && self.stream.passed_over();
+        if found.is_err() && (moves_only || may_move) {
+            let moved = self.shift_around(plan, asker, mark);
+            found = if moves_only || moved.is_ok() { moved } else { found };
         }
-        let may_move = match asker.action {
-            Action::Consolidation => true,
-            // Where victims of reclaim may move instead, a second pass takes those too who may not be lost.
-            Action::Reclaim => plan.config.victims.consolidating_reclaim && self.stream.passed_over(),
-            _ => false,
-        };
-        if may_move {
-            match self.shift_around(plan, asker, mark) {
-                Ok(()) => return self.finish(plan, asker, mark),
-                Err(reason) if asker.action == Action::Consolidation => why = reason,
-                Err(_) => {}
-            }
-        }
-        Err(why)
+        found?;
+        self.finish(plan, asker, mark)
     }
 
     /// Whether anybody may go or move for the asker at all. Where nobody may, it does not get a turn either, even if it fits without:
     /// that is for `allocate` to decide (semantics.md §6.4.6).
     fn somebody_could_go(&mut self, plan: &Plan<'_>, asker: &Asker) -> bool {
         let moves = asker.action == Action::Reclaim && plan.config.victims.consolidating_reclaim;
-        let passes = [(Pass::Lose, true), (Pass::Move, moves)];
+        let passes = [(Pass::Lose, asker.action != Action::Consolidation), (Pass::Move, moves || asker.action == Action::Consolidation)];
         let found = passes.into_iter().filter(|&(_, looked_at)| looked_at).any(|(pass, _)| {
             self.stream.rewind(plan, asker, pass);
             self.stream.has_unit(plan, asker, &mut self.unit_pods)
@@ -182,13 +177,19 @@ impl SearchMemory {
 
     /// First proofs, then those who may be lost.
     fn lose(&mut self, plan: &mut Plan<'_>, asker: &Asker, mark: Mark) -> Result<(), Unhelped> {
-        let shortcuts = plan.config.victims.shortcuts;
-        self.stream.rewind(plan, asker, Pass::Lose);
-        if shortcuts && !self.stream.somebody_gives() {
-            return Err(self.stream.nobody(plan, asker));
+        self.stream.start(plan, asker, Pass::Lose);
+        if plan.config.victims.shortcuts {
+            if !self.stream.somebody_gives() {
+                return Err(self.stream.nobody(plan, asker));
+            }
+            if let Some(why) = self.stream.give_too_little(plan, asker) {
+                return Err(why);
+            }
         }
         self.places.begin(plan, asker);
-        if shortcuts && let Some(little) = self.stream.too_little(plan, asker, &mut self.places) {
+        if plan.config.victims.shortcuts
+            && let Some(little) = self.stream.too_little(plan, asker, &mut self.places)
+        {
             return Err(little);
         }
         let found = self.find_prefix(plan, asker);
@@ -199,17 +200,16 @@ impl SearchMemory {
         found
     }
 
-    /// First the donors that give most per move, then the stream in its order.
+    /// First the donors that give most per move, then one unit alone, then the stream in its order.
     fn shift_around(&mut self, plan: &mut Plan<'_>, asker: &Asker, mark: Mark) -> Result<(), Unhelped> {
-        let shortcuts = plan.config.victims.shortcuts;
         self.start_over(plan);
-        if shortcuts
+        if plan.config.victims.shortcuts
             && !self.stream.somebody_gives_for_good()
             && let Some(little) = counting::too_little_free(plan.tables, asker.asks)
         {
             return Err(little);
         }
-        self.stream.rewind(plan, asker, Pass::Move);
+        self.stream.start(plan, asker, Pass::Move);
         self.places.begin(plan, asker);
         if self.find_donors(plan, asker, mark) {
             return Ok(());
@@ -220,7 +220,7 @@ impl SearchMemory {
         }
         self.start_over(plan);
         self.places.refresh(plan);
-        self.stream.rewind(plan, asker, Pass::Move);
+        self.stream.start(plan, asker, Pass::Move);
         let found = self.find_prefix(plan, asker);
         if found.is_err() {
             plan.statement.rollback(plan.tables, mark);

@@ -96,11 +96,13 @@ impl SearchMemory {
         }
         let (units, classes) = (&mut self.donors.units, &plan.tables.classes);
         let parts = |pod: &PodIdx| matches!(classes.kind[plan.tables.pods.class[*pod]], Kind::Shared { .. });
+        let tables = &*plan.tables;
+        let wanted = self.places.needs().map(|(class, _)| class).next();
         // Whole GPUs that make room for whole GPUs were added up before.
         let summed = self.places.only_need(plan.tables).is_some();
         units.clear();
         self.stream.every_unit(plan, asker, &mut self.unit_pods, |unit, turn, pods| {
-            if !summed || pods.iter().any(parts) {
+            if (!summed || pods.iter().any(parts)) && pods.iter().any(|&pod| may_help(tables, pod, wanted)) {
                 units.push((unit, turn));
             }
         });
@@ -254,4 +256,16 @@ fn needs_as_much(tables: &Tables, of: ClassIdx, as_this: ClassIdx) -> bool {
     let held = tables.classes.needs(of);
     let takes = |need: &Need| held.iter().any(|held| held.dim == need.dim && held.amount >= need.amount);
     tables.classes.needs(as_this).iter().all(takes)
+}
+
+/// Whether a pod that goes could make room on its card for one of a class, or frees whole resources.
+fn may_help(tables: &Tables, pod: PodIdx, wanted: Option<ClassIdx>) -> bool {
+    let (Some(node), Some(wanted)) = (tables.pods.node[pod], wanted) else { return true };
+    let card = tables.nodes.card_mib[node];
+    let Some(held) = tables.classes.mib_on(tables.pods.class[pod], card) else { return true };
+    let asked = tables.classes.mib_on(wanted, card);
+    tables.pods.groups_of(tables.pods.placement(pod)).iter().any(|&group| {
+        let alone = tables.gpus.keepers[group] <= 1;
+        alone || asked.is_some_and(|asked| tables.gpus.room_soon(group, card) + held >= asked)
+    })
 }

@@ -8,6 +8,8 @@ use crate::explain::{Bound, Unhelped};
 use crate::fair_share::allocatable_share;
 use crate::index::{Col, GangIdx, Idx, PodIdx, QueueIdx};
 use crate::outcome::Why;
+use crate::place::gang::next_pods;
+use crate::search::counting::free_in_all;
 use crate::search::{Asker, Unit};
 use crate::tables::gangs::Member;
 use crate::tables::{Tables, is_active};
@@ -75,18 +77,70 @@ fn may_lose(tables: &Tables, asker: &Asker, ours: QueueIdx, theirs: QueueIdx, le
 /// asker's queue who may be evicted has gone and the other queue has lost nothing.
 fn saturated(plan: &Plan<'_>, asker: &Asker, ours: QueueIdx, theirs: QueueIdx) -> Option<(Resource, i64)> {
     let queues = &plan.tables.queues;
-    let inside = queues.ancestors(asker.queue).take_while(|&queue| queue != ours).last();
-    let freeable = |queue: QueueIdx| queues.allocated[queue] - queues.non_preemptible[queue];
-    let most = inside.map_or(Amounts::ZERO, |child| freeable(ours) - freeable(child));
-    // Below the level right under `ours` others of the asker's own branch may go too.
-    let most = if inside == Some(asker.queue) || inside.is_none() { most } else { freeable(ours) };
-    let least = queues.allocated[ours] + asker.asks - most;
+    let least = least_after(plan.tables, asker, ours);
     Resource::ALL.into_iter().filter(|&r| asker.asks[r] > 0).find_map(|r| {
         let (our_share, their_share) = (queues.fair_share[ours][r], queues.fair_share[theirs][r]);
         let (a, s) = (ratio(least[r], our_share), ratio(queues.allocated[theirs][r], their_share));
         let unfair = a > 1.0 && their_share > 0 && a * plan.config.victims.saturation_multiplier >= s;
         unfair.then_some((r, least[r]))
     })
+}
+
+/// Whether the queues that give to an asker may lose less than it wants beyond what is free: each may only lose as long as it is served
+/// further than the asker's queue beside it (semantics.md §6.6.3, the test of ratios). Exact for the relaxation in which GPUs are one
+/// heap and each level of queues is looked at by itself.
+#[must_use]
+pub fn give_too_little(plan: &Plan<'_>, asker: &Asker, leaves: &[QueueIdx]) -> Option<Unhelped> {
+    let tables = &*plan.tables;
+    let queues = &tables.queues;
+    let gpu = Resource::Gpu;
+    let mut missing = asker.asks[gpu] - free_in_all(tables);
+    let mut varies = false;
+    next_pods(tables, plan.config, asker.gang, plan.arena, |pod| varies |= tables.classes.charge_varies(tables.pods.class[pod]));
+    if missing <= 0 || varies {
+        return None;
+    }
+    let mut nearest = None;
+    let mut seen: BumpVec<'_, QueueIdx> = BumpVec::new_in(plan.arena);
+    for &leaf in leaves {
+        let (ours, theirs) = queues.parting(asker.queue, leaf);
+        if seen.contains(&theirs) {
+            continue;
+        }
+        seen.push(theirs);
+        let (our_share, their_share) = (queues.fair_share[ours][gpu], queues.fair_share[theirs][gpu]);
+        let a = ratio(least_after(tables, asker, ours)[gpu], our_share);
+        let held = queues.allocated[theirs][gpu];
+        let stays = if a > 1.0 && their_share > 0 && their_share != UNLIMITED {
+            #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "KAI's rule is a ratio of floats")]
+            let least = (their_share as f64 * a * plan.config.victims.saturation_multiplier).floor() as i64;
+            least.min(held)
+        } else {
+            0
+        };
+        missing -= held - stays;
+        let bound = |queue, share, held, asked| Bound { queue, resource: gpu, bound: share, held, asked };
+        nearest = nearest.or((stays > 0).then(|| Unhelped::Saturated {
+            ours: bound(ours, our_share, queues.allocated[ours][gpu], asker.asks[gpu]),
+            theirs: bound(theirs, their_share, held, 0),
+        }));
+    }
+    nearest.filter(|_| missing > 0)
+}
+
+/// What one of the asker's queues holds at least once the asker has started, whoever of those below it goes.
+fn least_after(tables: &Tables, asker: &Asker, ours: QueueIdx) -> Amounts {
+    let queues = &tables.queues;
+    let inside = queues.ancestors(asker.queue).take_while(|&queue| queue != ours).last();
+    let freeable = |queue: QueueIdx| queues.allocated[queue] - queues.non_preemptible[queue];
+    let most = match inside {
+        // Its own leaf gives nothing.
+        None => Amounts::ZERO,
+        Some(child) if child == asker.queue => freeable(ours) - freeable(child),
+        // Further below others of its own branch may go too.
+        Some(_) => freeable(ours),
+    };
+    queues.allocated[ours] + asker.asks - most
 }
 
 /// Of the leaves that do not give for an asker, the reason of the one that comes nearest: whose queue at the parting level holds

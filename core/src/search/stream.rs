@@ -70,6 +70,8 @@ pub struct Stream {
     loses: bool,
     /// Somebody was passed over for that.
     passed_over: bool,
+    /// For whom it was rewound, if nothing was taken since.
+    fresh_for: Option<(GangIdx, Pass)>,
     /// Somebody could be lost for this asker, as far as queues go.
     gives_for_good: bool,
     jobs: u32,
@@ -85,6 +87,7 @@ impl Stream {
         while self.leaves.len() < queues {
             self.leaves.push(Leaf::default());
         }
+        self.fresh_for = None;
         for leaf in self.leaves.as_mut_slice() {
             leaf.listed.clear();
             leaf.fresh.clear();
@@ -111,11 +114,22 @@ impl Stream {
         }
     }
 
+    /// At the first victim, for an asker; nothing to do if nobody was taken since the last rewind for the same.
+    pub(crate) fn start(&mut self, plan: &Plan<'_>, asker: &Asker, pass: Pass) {
+        if self.fresh_for != Some((asker.gang, pass)) {
+            self.rewind(plan, asker, pass);
+        }
+    }
+
     /// Back to the first victim, for an asker.
     pub(crate) fn rewind(&mut self, plan: &Plan<'_>, asker: &Asker, pass: Pass) {
         let (tables, config) = (&*plan.tables, plan.config);
         let queues = tables.queues.parent.len();
-        (self.loses, self.passed_over) = (pass == Pass::Lose, false);
+        self.fresh_for = Some((asker.gang, pass));
+        self.loses = pass == Pass::Lose;
+        if self.loses || asker.action == Action::Consolidation {
+            self.passed_over = false;
+        }
         self.best.reset(queues, None);
         self.standing.reset(queues, None);
         self.held.clone_from(&tables.queues.allocated);
@@ -140,11 +154,9 @@ impl Stream {
                 };
             if list.gives && asker.action == Action::Reclaim && config.plugins.proportion {
                 // Who may move is among those whom reclaim looks at, too (semantics.md §6.6.2).
-                list.gives = rules::leaf_may_be_looked_at(tables, asker, leaf);
-                if list.gives && self.loses && !rules::leaf_gives(plan, asker, leaf) {
-                    list.gives = false;
-                    self.passed_over = true;
-                }
+                let looked_at = rules::leaf_may_be_looked_at(tables, asker, leaf);
+                list.gives = looked_at && (!self.loses || rules::leaf_gives(plan, asker, leaf));
+                self.passed_over |= !list.gives;
             }
             if list.gives {
                 list.sort_in(tables, config);
@@ -253,6 +265,14 @@ impl Stream {
         })
     }
 
+    /// Whether all that queues may lose by the rules of reclaim, and all that is free, is less than the asker wants.
+    pub(crate) fn give_too_little(&self, plan: &Plan<'_>, asker: &Asker) -> Option<Unhelped> {
+        if asker.action != Action::Reclaim || !plan.config.plugins.proportion {
+            return None;
+        }
+        rules::give_too_little(plan, asker, &self.victims.leaves)
+    }
+
     /// Why nobody gives for the asker.
     pub(crate) fn nobody(&self, plan: &Plan<'_>, asker: &Asker) -> Unhelped {
         if !self.passed_over {
@@ -271,6 +291,7 @@ impl Stream {
     /// The next unit that may go. Its pods are appended to `pods`.
     pub(crate) fn next(&mut self, plan: &Plan<'_>, asker: &Asker, pods: &mut Vec<PodIdx>) -> Option<Unit> {
         let (tables, config) = (&*plan.tables, plan.config);
+        self.fresh_for = None;
         loop {
             if let Some(leaf) = self.dirty.take() {
                 for above in tables.queues.ancestors(leaf) {
