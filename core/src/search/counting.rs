@@ -23,14 +23,26 @@ struct Need {
     seen: usize,
     /// More than so many pods will not fit while this action lasts, whoever of these victims goes: what is free or could be freed
     /// only becomes less.
-    promise: Option<(Victims, i64)>,
+    promise: (Victims, Option<i64>),
 }
 
 /// Who could go for an asker: the gangs of some leaves, for `preempt` those below its priority.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(PartialEq, Eq, Debug, Default)]
 pub(crate) struct Victims {
     pub(crate) leaves: Vec<QueueIdx>,
     pub(crate) below: Option<i32>,
+}
+
+impl Clone for Victims {
+    fn clone(&self) -> Self {
+        Self { leaves: self.leaves.clone(), below: self.below }
+    }
+
+    /// Uses the memory again.
+    fn clone_from(&mut self, source: &Self) {
+        self.leaves.clone_from(&source.leaves);
+        self.below = source.below;
+    }
 }
 
 /// Classes that are kept; a real asker has few.
@@ -56,7 +68,7 @@ impl Places {
     pub(crate) fn forget(&mut self) {
         for need in &mut self.known {
             need.seen = usize::MAX;
-            need.promise = None;
+            need.promise.1 = None;
         }
     }
 
@@ -197,7 +209,7 @@ impl Places {
     /// A search came to nothing: bounds are to be worked out anew.
     pub(crate) fn promise_nothing(&mut self) {
         for &(at, _) in &self.asked {
-            self.known[at].promise = None;
+            self.known[at].promise.1 = None;
         }
     }
 
@@ -215,12 +227,11 @@ impl Places {
             if need.sum >= pods {
                 continue;
             }
-            let known = need.promise.as_ref().filter(|(of, _)| of == victims).map(|&(_, most)| most);
+            let known = need.promise.1.filter(|_| need.promise.0 == *victims);
             let most = known.unwrap_or_else(|| {
                 let most = need.most(plan, &mut self.freed, &freed);
-                let (of, bound) = need.promise.get_or_insert_default();
-                of.clone_from(victims);
-                *bound = most;
+                need.promise.0.clone_from(victims);
+                need.promise.1 = Some(most);
                 most
             });
             if most < pods {
@@ -246,7 +257,7 @@ fn has_alternatives(plan: &Plan<'_>, of: Member) -> bool {
 impl Need {
     /// Nothing known.
     const fn of(class: ClassIdx, copies: Vec<i64>) -> Self {
-        Self { class, copies, sum: 0, seen: usize::MAX, promise: None }
+        Self { class, copies, sum: 0, seen: usize::MAX, promise: (Victims { leaves: Vec::new(), below: None }, None) }
     }
 
     fn refresh(&mut self, plan: &Plan<'_>, offered: &[i64]) {
