@@ -4,14 +4,14 @@ use muster_kernels::mask;
 
 use crate::actions::Plan;
 use crate::explain::Unhelped;
-use crate::index::{ClassIdx, Idx, NodeIdx, PodIdx, QueueIdx};
+use crate::index::{ClassIdx, GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
 use crate::place::gang::{candidates, next_pods};
-use crate::search::Asker;
+use crate::search::{Asker, asks, rules};
 use crate::tables::Tables;
 use crate::tables::classes::Kind;
 use crate::tables::gangs::Member;
 use crate::tables::nodes::{Dim, GPU};
-use crate::units::{Amounts, MICRO_PER_GPU, Resource, mib_share};
+use crate::units::{Amounts, MICRO_PER_GPU, Resource, UNLIMITED, mib_share};
 
 /// How many pods of a class each node could take at most, kept up to date from asker to asker.
 #[derive(Clone, Debug)]
@@ -61,6 +61,18 @@ pub struct Places {
     offered: Vec<i64>,
     /// Cells of `offered` that may not be 0.
     touched: Vec<usize>,
+    /// Queues of the asker that would exceed a limit with what they hold now.
+    limits: Vec<Limit>,
+}
+
+/// How far a queue would be above its limits with the asker, if nobody below it went.
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    queue: QueueIdx,
+    /// What it may hold beside the asker.
+    room: Amounts,
+    /// What is offered below it.
+    offered: Amounts,
 }
 
 impl Places {
@@ -75,6 +87,7 @@ impl Places {
     /// Counts for the next turn of a gang.
     pub(crate) fn begin(&mut self, plan: &mut Plan<'_>, asker: &Asker) {
         self.asked.clear();
+        self.find_limits(plan, asker);
         if has_alternatives(plan, Member::Gang(asker.gang)) {
             return;
         }
@@ -124,6 +137,7 @@ impl Places {
             return;
         }
         let nodes = plan.tables.nodes.len();
+        self.limits.iter_mut().for_each(|limit| limit.offered = Amounts::ZERO);
         while let Some(cell) = self.touched.pop() {
             self.offered[cell] = 0;
             for &(at, _) in &self.asked {
@@ -155,20 +169,51 @@ impl Places {
             for &(at, _) in &self.asked {
                 self.known[at].look_at(plan, &self.offered, node);
             }
+            self.offer_to_limits(tables, pod, sign);
         }
     }
 
-    /// Looks again; whether every class by itself has places enough. If not, the gang cannot start: exact for the relaxation in
+    fn offer_to_limits(&mut self, tables: &Tables, pod: PodIdx, sign: i64) {
+        if self.limits.is_empty() {
+            return;
+        }
+        let Some(Ok(leaf)) = tables.pods.gang[pod].map(|gang| tables.gangs.queue[gang]) else { return };
+        let held = rules::held_before(tables, pod);
+        for limit in self.limits.iter_mut().filter(|limit| tables.queues.ancestors(leaf).any(|above| above == limit.queue)) {
+            limit.offered = limit.offered.zip(held, |offered, held| offered + sign * held);
+        }
+    }
+
+    /// Which limits stand in the asker's way as long as nobody goes.
+    fn find_limits(&mut self, plan: &Plan<'_>, asker: &Asker) {
+        self.limits.clear();
+        if !plan.config.plugins.proportion {
+            return;
+        }
+        let queues = &plan.tables.queues;
+        let (asked, _) = asks(plan, asker.gang, plan.tables.nodes.largest_card);
+        for queue in queues.ancestors(asker.queue) {
+            let room = queues.limit[queue].zip(asked, |limit, asked| if asked > 0 && limit != UNLIMITED { limit - asked } else { i64::MAX });
+            if !queues.allocated[queue].fits(room) {
+                self.limits.push(Limit { queue, room, offered: Amounts::ZERO });
+            }
+        }
+    }
+
+    fn limits_allow(&self, tables: &Tables) -> bool {
+        self.limits.iter().all(|limit| (tables.queues.allocated[limit.queue] - limit.offered).fits(limit.room))
+    }
+
+    /// Looks again; whether every class by itself has places enough and no limit stands in the way. If not, the gang cannot start: exact for the relaxation in
     /// which each class has the cluster to itself.
     pub(crate) fn enough_now(&mut self, plan: &Plan<'_>) -> bool {
         self.refresh(plan);
-        self.enough()
+        self.asked.iter().all(|&(at, pods)| self.known[at].sum >= pods) && self.limits_allow(plan.tables)
     }
 
-    /// The same without looking again.
-    #[must_use]
-    pub(crate) fn enough(&self) -> bool {
-        self.asked.iter().all(|&(at, pods)| self.known[at].sum >= pods)
+    /// Whether a unit more can have made a difference: there were so many places before, or limits stand in the way.
+    pub(crate) fn may_win(&self, places_before: i64) -> bool {
+        self.counts() && (self.total() != places_before || !self.limits.is_empty())
     }
 
     /// Whether anything is counted: of a gang that can start in several ways nothing is known without trying.
@@ -176,10 +221,11 @@ impl Places {
         !self.asked.is_empty()
     }
 
-    /// Whether offers have won a place on a node of one of these pods.
-    pub(crate) fn wins_at(&self, plan: &Plan<'_>, pods: &[PodIdx]) -> bool {
+    /// Whether offers have won a place on a node of one of these pods, or the gang holds part of what a limit is about.
+    pub(crate) fn wins_at(&self, plan: &Plan<'_>, gang: GangIdx, pods: &[PodIdx]) -> bool {
         let tables = &*plan.tables;
-        pods.iter().filter_map(|&pod| tables.pods.node[pod]).any(|node| {
+        let below = |limit: &Limit| tables.gangs.queue[gang].is_ok_and(|q| tables.queues.ancestors(q).any(|q| q == limit.queue));
+        self.limits.iter().any(below) || pods.iter().filter_map(|&pod| tables.pods.node[pod]).any(|node| {
             self.asked.iter().any(|&(at, _)| {
                 let need = &self.known[at];
                 need.copies[node.at()] > 0 && need.copies[node.at()] > copies(tables, need.class, node, &[])

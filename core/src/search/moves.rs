@@ -75,7 +75,7 @@ impl SearchMemory {
             }
             self.tell(plan, asker);
             self.keep_where(plan, asker, |search, plan, _| search.places.enough_now(plan));
-            if self.places.enough() && self.try_once(plan, asker) {
+            if self.places.enough_now(plan) && self.try_once(plan, asker) {
                 return true;
             }
             plan.statement.rollback(plan.tables, mark);

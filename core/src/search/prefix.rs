@@ -21,23 +21,21 @@ impl SearchMemory {
     /// Takes units in order until the asker starts and the rules hold.
     pub(super) fn find_prefix(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> Result<(), Unhelped> {
         self.prefix.clear();
-        let mut failed = 0;
+        let (mut failed, mut some_out) = (0, false);
         while let Some(unit) = self.stream.next(plan, asker, &mut self.unit_pods) {
             let before = self.places.total();
             self.take(plan, asker, unit);
-            if !self.places.enough_now(plan) {
-                // What counting excludes no try brings about; with the shortcuts off that is shown.
-                if !plan.config.victims.shortcuts && self.try_whole(plan, asker) {
-                    return Ok(());
-                }
+            let enough = self.places.enough_now(plan);
+            // What counting excludes no try brings about; with the shortcuts off that is shown.
+            if !enough && !some_out && plan.config.victims.shortcuts {
                 continue;
             }
-            let wins = self.places.total() != before;
-            let whole = !self.places.counts() || self.is_turn(failed);
-            if wins && self.try_needed(plan, asker) || whole && self.try_whole(plan, asker) {
+            let wins = enough && self.places.may_win(before);
+            if wins && self.try_needed(plan, asker) || self.is_turn(failed) && self.try_whole(plan, asker) {
                 return Ok(());
             }
-            failed += 1;
+            some_out |= self.prefix.iter().any(|unit| unit.out);
+            failed += u32::from(enough || some_out);
             if self.tried_enough(plan) {
                 return Err(Unhelped::GivenUp { tries: self.tries });
             }
@@ -45,9 +43,10 @@ impl SearchMemory {
         Err(Unhelped::NoArrangement { tries: self.tries })
     }
 
-    /// Whether the prefix is tried as a whole, after so many that were not enough.
+    /// Whether the prefix is tried as a whole, after so many that were not enough: always where counting knows nothing.
     const fn is_turn(&self, failed: u32) -> bool {
-        self.prefix.len() <= WHOLE_UNITS_MAX && (failed < WHOLES_MAX || failed.is_power_of_two())
+        let turn = failed < WHOLES_MAX || failed.is_power_of_two();
+        !self.places.counts() || self.prefix.len() <= WHOLE_UNITS_MAX && turn
     }
 
     /// One unit more. The rest of a gang that has nothing else to give is only offered: nothing depends on it in the tables.
@@ -102,7 +101,7 @@ impl SearchMemory {
         for at in (0..self.prefix.len()).rev() {
             let unit = self.prefix[at];
             let pods = unit.of(&self.unit_pods);
-            if unit.out || !unit.told && !self.places.wins_at(plan, pods) {
+            if unit.out || !unit.told && !self.places.wins_at(plan, unit.gang, pods) {
                 continue;
             }
             let last = at + 1 == self.prefix.len();
