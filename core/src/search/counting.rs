@@ -369,9 +369,17 @@ impl Need {
 
 /// Why moving work around cannot help: fewer GPUs are free on all nodes together than are asked for.
 #[must_use]
-pub fn too_little_free(tables: &Tables, asks: Amounts) -> Option<Unhelped> {
-    let (free, asked) = (free_in_all(tables), asks[Resource::Gpu]);
-    (asked > free).then_some(Unhelped::TooLittleFree { asked, free })
+pub fn too_little_free(plan: &Plan<'_>, asker: &Asker) -> Option<Unhelped> {
+    let (free, asked) = (free_in_all(plan.tables), asker.asks[Resource::Gpu]);
+    (asked > free && !depends_on_card(plan, asker)).then_some(Unhelped::TooLittleFree { asked, free })
+}
+
+/// Whether what an asker takes depends on the cards it gets, so that it cannot be held against what is free.
+pub(crate) fn depends_on_card(plan: &Plan<'_>, asker: &Asker) -> bool {
+    let tables = &*plan.tables;
+    let mut depends = false;
+    next_pods(tables, plan.config, asker.gang, plan.arena, |pod| depends |= tables.classes.charge_varies(tables.pods.class[pod]));
+    depends
 }
 
 /// Micro-GPU that are free somewhere, on whichever nodes: moving work around frees no more than that.

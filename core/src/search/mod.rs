@@ -132,7 +132,7 @@ impl SearchMemory {
         let moves_only = asker.action == Action::Consolidation;
         if moves_only
             && plan.config.victims.shortcuts
-            && let Some(little) = counting::too_little_free(plan.tables, asker.asks)
+            && let Some(little) = counting::too_little_free(plan, asker)
         {
             return Err(little);
         }
@@ -205,7 +205,7 @@ impl SearchMemory {
         self.start_over(plan);
         if plan.config.victims.shortcuts
             && !self.stream.somebody_gives_for_good()
-            && let Some(little) = counting::too_little_free(plan.tables, asker.asks)
+            && let Some(little) = counting::too_little_free(plan, asker)
         {
             return Err(little);
         }

@@ -8,8 +8,7 @@ use crate::explain::{Bound, Unhelped};
 use crate::fair_share::allocatable_share;
 use crate::index::{Col, GangIdx, Idx, PodIdx, QueueIdx};
 use crate::outcome::Why;
-use crate::place::gang::next_pods;
-use crate::search::counting::free_in_all;
+use crate::search::counting::{depends_on_card, free_in_all};
 use crate::search::{Asker, Unit};
 use crate::tables::gangs::Member;
 use crate::tables::{Tables, is_active};
@@ -95,9 +94,7 @@ pub fn give_too_little(plan: &Plan<'_>, asker: &Asker, leaves: &[QueueIdx]) -> O
     let queues = &tables.queues;
     let gpu = Resource::Gpu;
     let mut missing = asker.asks[gpu] - free_in_all(tables);
-    let mut varies = false;
-    next_pods(tables, plan.config, asker.gang, plan.arena, |pod| varies |= tables.classes.charge_varies(tables.pods.class[pod]));
-    if missing <= 0 || varies {
+    if missing <= 0 || depends_on_card(plan, asker) {
         return None;
     }
     let mut nearest = None;
