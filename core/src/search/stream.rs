@@ -354,8 +354,11 @@ impl Stream {
             self.last(config, tables.queues.children_of(queue)).and_then(|child| self.best[child])
         };
         self.standing[queue] = self.best[queue].map(|gang| {
+            let next = held_by(tables, gang);
             let leaf = tables.gangs.queue[gang].expect("a victim has a queue");
-            Standing::of_victims(tables, queue, self.held[queue], self.taken[leaf] + held_by(tables, gang))
+            // Between leaves nothing counts as given yet: most of what was taken stands where it does not help and is given back.
+            let given = if leaf == queue { next } else { self.taken[leaf] + next };
+            Standing::of_victims(tables, queue, self.held[queue], given)
         });
     }
 
