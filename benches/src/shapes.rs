@@ -2,7 +2,8 @@
 
 use muster_core::index::{ClassIdx, Col, Idx, NodeIdx, PodIdx, QueueIdx, Span, SubgroupIdx};
 use muster_core::snapshot::{
-    ClassRow, GangRow, GangTimes, GpuRequest, NodeRow, PodRow, PodStatus, QueueRow, Snapshot, SubgroupKind, SubgroupRow, TaskPriority,
+    ClassRow, GangRow, GangTimes, GpuRequest, NodeRow, PodRow, PodStatus, QueueRow, Snapshot, SubgroupKind, SubgroupRow,
+    TaskPriority,
 };
 use muster_core::tables::queues::Queues;
 use muster_core::units::{Amounts, MICRO_PER_GPU, UNLIMITED};

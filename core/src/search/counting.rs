@@ -193,7 +193,8 @@ impl Places {
         let queues = &plan.tables.queues;
         let (asked, _) = asks(plan, asker.gang, plan.tables.nodes.largest_card);
         for queue in queues.ancestors(asker.queue) {
-            let room = queues.limit[queue].zip(asked, |limit, asked| if asked > 0 && limit != UNLIMITED { limit - asked } else { i64::MAX });
+            let room = queues.limit[queue]
+                .zip(asked, |limit, asked| if asked > 0 && limit != UNLIMITED { limit - asked } else { i64::MAX });
             if !queues.allocated[queue].fits(room) {
                 self.limits.push(Limit { queue, room, offered: Amounts::ZERO });
             }
@@ -225,12 +226,13 @@ impl Places {
     pub(crate) fn wins_at(&self, plan: &Plan<'_>, gang: GangIdx, pods: &[PodIdx]) -> bool {
         let tables = &*plan.tables;
         let below = |limit: &Limit| tables.gangs.queue[gang].is_ok_and(|q| tables.queues.ancestors(q).any(|q| q == limit.queue));
-        self.limits.iter().any(below) || pods.iter().filter_map(|&pod| tables.pods.node[pod]).any(|node| {
-            self.asked.iter().any(|&(at, _)| {
-                let need = &self.known[at];
-                need.copies[node.at()] > 0 && need.copies[node.at()] > copies(tables, need.class, node, &[])
+        self.limits.iter().any(below)
+            || pods.iter().filter_map(|&pod| tables.pods.node[pod]).any(|node| {
+                self.asked.iter().any(|&(at, _)| {
+                    let need = &self.known[at];
+                    need.copies[node.at()] > 0 && need.copies[node.at()] > copies(tables, need.class, node, &[])
+                })
             })
-        })
     }
 
     /// Places for all pods of the asker's classes.

@@ -158,7 +158,8 @@ impl SearchMemory {
     /// that is for `allocate` to decide (semantics.md §6.4.6).
     fn somebody_could_go(&mut self, plan: &Plan<'_>, asker: &Asker) -> bool {
         let moves = asker.action == Action::Reclaim && plan.config.victims.consolidating_reclaim;
-        let passes = [(Pass::Lose, asker.action != Action::Consolidation), (Pass::Move, moves || asker.action == Action::Consolidation)];
+        let passes =
+            [(Pass::Lose, asker.action != Action::Consolidation), (Pass::Move, moves || asker.action == Action::Consolidation)];
         let found = passes.into_iter().filter(|&(_, looked_at)| looked_at).any(|(pass, _)| {
             self.stream.rewind(plan, asker, pass);
             self.stream.has_unit(plan, asker, &mut self.unit_pods)
@@ -250,15 +251,8 @@ impl SearchMemory {
         }
         plan.statement.settle_since(plan.tables, mark);
         self.stream.list(plan.tables, asker.gang);
-        let mut batch = Batch {
-            asker: asker.gang,
-            action: asker.action,
-            placed: 0,
-            evicted: 0,
-            moved: 0,
-            least,
-            tries: self.tries,
-        };
+        let mut batch =
+            Batch { asker: asker.gang, action: asker.action, placed: 0, evicted: 0, moved: 0, least, tries: self.tries };
         let start = plan.statement.evictions().len();
         for at in plan.statement.positions_since(mark) {
             let op = plan.statement.ops()[at];

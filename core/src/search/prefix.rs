@@ -26,6 +26,9 @@ impl SearchMemory {
             let before = self.places.total();
             self.take(plan, asker, unit);
             let enough = self.places.enough_now(plan);
+            if self.places.total() > before || !self.places.counts() {
+                self.stream.won(plan.tables, unit, &self.unit_pods);
+            }
             // What counting excludes no try brings about; with the shortcuts off that is shown.
             if !enough && !some_out && plan.config.victims.shortcuts {
                 continue;
@@ -175,9 +178,8 @@ impl SearchMemory {
     /// Leaves in `chosen` those who were offered and have their own places again; whether there are any.
     fn list_returned(&mut self, plan: &Plan<'_>) -> bool {
         let pods = &plan.tables.pods;
-        let at_home = |unit: &Unit| {
-            unit.of(&self.unit_pods).iter().all(|&pod| pods.evicted_from[pod] == Some(pods.placement(pod)))
-        };
+        let at_home =
+            |unit: &Unit| unit.of(&self.unit_pods).iter().all(|&pod| pods.evicted_from[pod] == Some(pods.placement(pod)));
         let (chosen, prefix) = (&mut self.chosen, &self.prefix);
         chosen.retain(|&at| !prefix[at].told && at_home(&prefix[at]));
         !chosen.is_empty()

@@ -148,7 +148,8 @@ pub fn nearest_refusal(plan: &Plan<'_>, asker: &Asker, leaves: impl Iterator<Ite
     let mut nearest: Option<(f64, Unhelped)> = None;
     for leaf in leaves {
         let (ours, theirs) = queues.parting(asker.queue, leaf);
-        let bound = |queue: QueueIdx, r: Resource, held: i64, bound: i64, asked: i64| Bound { queue, resource: r, bound, held, asked };
+        let bound =
+            |queue: QueueIdx, r: Resource, held: i64, bound: i64, asked: i64| Bound { queue, resource: r, bound, held, asked };
         let share = share_of(plan.tables, theirs);
         let saturated = saturated(plan, asker, ours, theirs);
         let r = saturated.map_or_else(
@@ -203,7 +204,8 @@ pub fn over_limit(tables: &Tables, asker: &Asker) -> Option<Unhelped> {
             _ => Amounts::ZERO,
         };
         let (limit, held) = (queues.limit[queue], queues.allocated[queue]);
-        let over = |r: &Resource| asker.asks[*r] > 0 && limit[*r] != UNLIMITED && held[*r] - most[*r] + asker.asks[*r] > limit[*r];
+        let over =
+            |r: &Resource| asker.asks[*r] > 0 && limit[*r] != UNLIMITED && held[*r] - most[*r] + asker.asks[*r] > limit[*r];
         let resource = Resource::ALL.into_iter().rev().find(over)?;
         let bound = Bound { queue, resource, bound: limit[resource], held: held[resource], asked: asker.asks[resource] };
         Some(Unhelped::OverLimit(bound))
@@ -295,11 +297,17 @@ fn reclaim_is_fair(plan: &Plan<'_>, asker: &Asker, ledger: &mut Ledger, units: &
     ledger.rewind();
     for unit in units {
         let Ok(leaf) = tables.gangs.queue[unit.gang] else { continue };
-        let good = vectors(plan, unit, pods, |pod| is_lost(plan, pod), |amount| {
-            let may = ledger.may_take(tables, asker, leaf).is_some();
-            ledger.take(tables, leaf, amount);
-            may
-        });
+        let good = vectors(
+            plan,
+            unit,
+            pods,
+            |pod| is_lost(plan, pod),
+            |amount| {
+                let may = ledger.may_take(tables, asker, leaf).is_some();
+                ledger.take(tables, leaf, amount);
+                may
+            },
+        );
         if !good {
             return false;
         }
@@ -316,12 +324,18 @@ pub(crate) fn why(plan: &Plan<'_>, asker: &Asker, ledger: &mut Ledger, unit: &Un
         }
         (Action::Reclaim, Ok(leaf)) if plan.config.plugins.proportion => {
             let mut why = None;
-            vectors(plan, unit, pods, |pod| is_lost(plan, pod), |amount| {
-                let allowed = ledger.may_take(tables, asker, leaf);
-                why = why.or(allowed);
-                ledger.take(tables, leaf, amount);
-                true
-            });
+            vectors(
+                plan,
+                unit,
+                pods,
+                |pod| is_lost(plan, pod),
+                |amount| {
+                    let allowed = ledger.may_take(tables, asker, leaf);
+                    why = why.or(allowed);
+                    ledger.take(tables, leaf, amount);
+                    true
+                },
+            );
             why.unwrap_or(Why::Moves)
         }
         (Action::Reclaim, _) if !plan.config.plugins.proportion => Why::NoRule,
@@ -344,11 +358,17 @@ pub(crate) fn first_protected(
     ledger.rewind();
     for (at, unit) in units.iter().enumerate() {
         let Ok(leaf) = tables.gangs.queue[unit.gang] else { continue };
-        let good = vectors(plan, unit, pods, |_| true, |amount| {
-            let may = ledger.may_take(tables, asker, leaf).is_some();
-            ledger.take(tables, leaf, amount);
-            may
-        });
+        let good = vectors(
+            plan,
+            unit,
+            pods,
+            |_| true,
+            |amount| {
+                let may = ledger.may_take(tables, asker, leaf).is_some();
+                ledger.take(tables, leaf, amount);
+                may
+            },
+        );
         if !good {
             return Some(at);
         }

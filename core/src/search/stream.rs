@@ -8,10 +8,10 @@ use std::cmp::{Ordering, Reverse};
 
 use crate::actions::Plan;
 use crate::config::{Action, Config};
+use crate::explain::Unhelped;
 use crate::index::{Col, GangIdx, Idx, PodIdx, QueueIdx, SubgroupIdx};
 use crate::order::{Standing, Turn, turn};
 use crate::place::gang::in_order;
-use crate::explain::Unhelped;
 use crate::search::counting::{Places, Victims};
 use crate::search::rules;
 use crate::search::{Asker, Pass, Unit};
@@ -62,7 +62,7 @@ pub struct Stream {
     standing: Col<QueueIdx, Option<Standing>>,
     /// What the queue held when this search began.
     held: Col<QueueIdx, Amounts>,
-    /// What this search took from each leaf.
+    /// What those of each leaf gave who won a place for the asker.
     taken: Col<QueueIdx, Amounts>,
     /// The leaf that gave last; it has to be looked at again.
     dirty: Option<QueueIdx>,
@@ -169,6 +169,12 @@ impl Stream {
         for &root in &tables.queues.roots {
             self.line_up(tables, config, asker, root);
         }
+    }
+
+    /// A unit won a place: its leaf has given that much. Others of the prefix stand where they do not help, so nothing was taken.
+    pub(crate) fn won(&mut self, tables: &Tables, unit: Unit, pods: &[PodIdx]) {
+        let Ok(leaf) = tables.gangs.queue[unit.gang] else { return };
+        self.taken[leaf] += unit.of(pods).iter().fold(Amounts::ZERO, |sum, &pod| sum + rules::held_before(tables, pod));
     }
 
     /// Whether any leaf gives for this asker.
@@ -314,8 +320,6 @@ impl Stream {
                 pods.truncate(start);
                 return None;
             }
-            let amount = pods[start..].iter().fold(Amounts::ZERO, |sum, &pod| sum + rules::held_before(tables, pod));
-            self.taken[queue] += amount;
             let left = tables.gangs.active(gang) > u32::try_from(pods.len() - start).unwrap_or(u32::MAX);
             if left && !unit.core {
                 // Its place is looked up at the next call: the unit is not gone yet.
@@ -356,9 +360,7 @@ impl Stream {
         self.standing[queue] = self.best[queue].map(|gang| {
             let next = held_by(tables, gang);
             let leaf = tables.gangs.queue[gang].expect("a victim has a queue");
-            // Between leaves nothing counts as given yet: most of what was taken stands where it does not help and is given back.
-            let given = if leaf == queue { next } else { self.taken[leaf] + next };
-            Standing::of_victims(tables, queue, self.held[queue], given)
+            Standing::of_victims(tables, queue, self.held[queue], self.taken[leaf] + next)
         });
     }
 
