@@ -12,7 +12,7 @@ use muster_core::index::{Col, GangIdx, GroupIdx, Idx, NodeIdx, PodIdx, QueueIdx,
 use muster_core::snapshot::{GangRow, GpuRequest, NoQueue, NodeRow, PodRow, PodStatus, QueueRow, Snapshot, SubgroupRow};
 
 use crate::classes::{Shape, Shapes, Tables, tables};
-use crate::gangs::{DEFAULT_SUBGROUP, GangFacts};
+use crate::gangs::{self, DEFAULT_SUBGROUP, GangFacts};
 use crate::names::{Names, ObjectName};
 use crate::nodes::{NodeFacts, NodeRead};
 use crate::overcommit;
@@ -70,7 +70,8 @@ pub(crate) fn assemble(mut facts: Facts, settings: &Settings, now: Timestamp, fi
     builder.add_gangs(std::mem::take(&mut facts.gangs), &priorities, findings);
     builder.add_pods(&mut facts, findings);
     let Builder { rows, .. } = builder;
-    let (snapshot, names) = rows.finish(nodes, tree, settings);
+    let (mut snapshot, names) = rows.finish(nodes, tree, settings);
+    snapshot.config.now = gangs::nanoseconds(now);
     overcommit::warn(&snapshot, &names, findings);
     Assembled { snapshot, names, left_out }
 }
@@ -214,6 +215,7 @@ impl Builder<'_> {
                 required: gang.required,
                 pods: Span::EMPTY,
                 backed_off: gang.backed_off,
+                times: gang.times,
             });
         }
         for (class, count) in unknown {
@@ -466,6 +468,8 @@ impl Rows {
                 limit: queue.limit,
                 weight: queue.weight,
                 usage: [0.0; 3],
+                preempt_min_runtime: queue.preempt_min_runtime,
+                reclaim_min_runtime: queue.reclaim_min_runtime,
             });
             names.queues.push(queue.name);
             names.queue_titles.push(queue.title);

@@ -1,7 +1,8 @@
 //! A PodGroup object → facts: its tree, minimum, priority, and whether it is set aside (semantics.md §1.7, §7.1).
 
 use jiff::Timestamp;
-use muster_core::snapshot::SubgroupKind;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use muster_core::snapshot::{GangTimes, SubgroupKind};
 
 use crate::crds::Object;
 use crate::crds::podgroup::{PodGroupSpec, PodGroupStatus, Preemptibility, SchedulingCondition, SubGroup, TopologyConstraint};
@@ -32,6 +33,7 @@ pub(crate) struct GangFacts {
     /// By name. Never empty.
     pub(crate) members: Vec<Member>,
     pub(crate) backed_off: bool,
+    pub(crate) times: GangTimes,
     /// Has a topology constraint somewhere.
     pub(crate) topology: bool,
 }
@@ -64,11 +66,16 @@ pub(crate) fn read(
     let before = findings.bad.len();
     let labels = group.metadata.labels.as_ref();
     let spec = std::mem::take(&mut group.spec);
-    for (field, text) in [("preemptionDelay", &spec.preemption_delay), ("stalenessGracePeriod", &spec.staleness_grace_period)] {
-        if let Some(Err(expected)) = text.as_ref().map(|text| parse_nanoseconds(text, false)) {
-            findings.bad(subject, &format!("spec.{field}"), show(text.as_deref().unwrap_or_default()), expected);
-        }
-    }
+    let delays = [("preemptionDelay", &spec.preemption_delay), ("stalenessGracePeriod", &spec.staleness_grace_period)].map(
+        |(field, text)| match text.as_ref().map(|text| parse_nanoseconds(text, false)) {
+            Some(Ok(nanoseconds)) => Some(nanoseconds),
+            Some(Err(expected)) => {
+                findings.bad(subject, &format!("spec.{field}"), show(text.as_deref().unwrap_or_default()), expected);
+                None
+            }
+            None => None,
+        },
+    );
     let min_member = at_least_0(subject, "spec.minMember", spec.min_member, findings);
     let min_subgroup = at_least_0(subject, "spec.minSubGroup", spec.min_sub_group, findings);
     let subgroups = spec.sub_groups.unwrap_or_default();
@@ -85,6 +92,7 @@ pub(crate) fn read(
     }
     let topology = has_topology(spec.topology_constraint.as_ref())
         || subgroups.iter().any(|member| has_topology(member.topology_constraint.as_ref()));
+    let times = times_of(subject, &group.metadata, delays, findings);
     let members = members_of(subject, &subgroups, min_member, findings);
     let top = members.iter().filter(|member| member.parent.is_none()).count();
     let top = u32::try_from(top).unwrap_or(u32::MAX);
@@ -103,9 +111,37 @@ pub(crate) fn read(
         required: min_subgroup.unwrap_or(top),
         members,
         backed_off,
+        times,
         topology,
         name,
     }))
+}
+
+/// Instants of the group's annotations (wire-contract.md §2.3); one that is no instant is ignored, as in KAI.
+fn times_of(subject: Subject<'_>, metadata: &ObjectMeta, delays: [Option<i64>; 2], findings: &mut Findings) -> GangTimes {
+    let mut instant = |key: &str| {
+        let text = metadata.annotations.as_ref()?.get(key).filter(|text| !text.is_empty())?;
+        let instant = text.parse::<Timestamp>().ok().map(nanoseconds);
+        if instant.is_none() {
+            let note = "no RFC 3339 time, ignored".to_owned();
+            findings.warn(subject, &format!("metadata.annotations.{key}"), show(text), note);
+        }
+        instant
+    };
+    let [preemption_delay, staleness_grace] = delays;
+    GangTimes {
+        created: metadata.creation_timestamp.as_ref().map_or(0, |time| nanoseconds(time.0)),
+        started: instant("kai.scheduler/last-start-timestamp"),
+        evicted: instant("kai.scheduler/last-eviction-timestamp"),
+        stale: instant("kai.scheduler/stale-podgroup-timestamp"),
+        preemption_delay: preemption_delay.unwrap_or(0),
+        staleness_grace,
+    }
+}
+
+/// Since 1970; what lies outside of the years 1678 to 2261 counts as their ends.
+pub(crate) fn nanoseconds(instant: Timestamp) -> i64 {
+    i64::try_from(instant.as_nanosecond()).unwrap_or(if instant.as_second() < 0 { i64::MIN } else { i64::MAX })
 }
 
 fn at_least_0(subject: Subject<'_>, field: &str, given: Option<i32>, findings: &mut Findings) -> Option<u32> {

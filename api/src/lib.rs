@@ -18,6 +18,7 @@
 
 pub mod crds;
 pub mod duration;
+pub mod evictions;
 pub mod live;
 pub mod manifests;
 pub mod names;
@@ -41,4 +42,5 @@ mod queues;
 mod requests;
 mod selector;
 mod settings;
+mod unhelped;
 mod validate;

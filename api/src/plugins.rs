@@ -1,6 +1,6 @@
 //! The plugins that a configuration lists: names, and arguments checked one by one (wire-contract.md §7.3).
 
-use muster_core::config::{NodePlacement, Plugins, Strategy};
+use muster_core::config::{MinRuntime, NodePlacement, Plugins, ReclaimProtection, Strategy};
 use serde_json::Value;
 
 use crate::duration::parse_nanoseconds;
@@ -8,19 +8,9 @@ use crate::problem::{Findings, Subject, plain, show, show_json};
 
 /// Plugins that decide nothing here: the first three because they never place a pod, the others because what they need is not
 /// considered yet; that is reported where a pod needs it (`assemble::needs`), so that a default configuration stays quiet.
-const SILENT_PLUGINS: [&str; 9] = [
-    "snapshot",
-    "reflectjoborder",
-    "minruntime",
-    "dynamicresources",
-    "topology",
-    "podaffinity",
-    "numa",
-    "sg-nodelocalgreedy",
-    "sg-multinodegang",
-];
+const SILENT_PLUGINS: [&str; 6] = ["snapshot", "reflectjoborder", "dynamicresources", "topology", "podaffinity", "numa"];
 /// Plugins with effect, in KAI's names.
-const BUILT_PLUGINS: [&str; 15] = [
+const BUILT_PLUGINS: [&str; 18] = [
     "predicates",
     "proportion",
     "priority",
@@ -36,6 +26,9 @@ const BUILT_PLUGINS: [&str; 15] = [
     "taskorder",
     "nominatednode",
     "nodeplacement",
+    "minruntime",
+    "sg-nodelocalgreedy",
+    "sg-multinodegang",
 ];
 
 /// The plugins that a configuration lists.
@@ -47,6 +40,9 @@ pub(crate) struct Chosen {
     pub(crate) spread: bool,
     pub(crate) numa: bool,
     pub(crate) k_value: f64,
+    pub(crate) saturation_multiplier: f64,
+    pub(crate) min_runtime: Option<MinRuntime>,
+    pub(crate) search: bool,
 }
 
 impl Default for Chosen {
@@ -65,7 +61,18 @@ impl Default for Chosen {
             node_availability: false,
             resource_type: false,
         };
-        Self { any: false, plugins: off, node_placement: None, pack: false, spread: false, numa: false, k_value: 1.0 }
+        Self {
+            any: false,
+            plugins: off,
+            node_placement: None,
+            pack: false,
+            spread: false,
+            numa: false,
+            k_value: 1.0,
+            saturation_multiplier: 1.0,
+            min_runtime: None,
+            search: false,
+        }
     }
 }
 
@@ -102,8 +109,10 @@ impl Chosen {
                 plugins.proportion = true;
                 // Zero and below: usage is ignored (semantics.md §3.5).
                 self.k_value = arguments.number("kValue").map_or(1.0, |k| k.max(0.0));
-                arguments.number("relcaimerSaturationMultiplier");
-                arguments.number("reclaimerSaturationMultiplier");
+                // KAI's spelling, and the right one (Q25); below 1 counts as 1 (semantics.md §6.6.3).
+                let multiplier =
+                    ["relcaimerSaturationMultiplier", "reclaimerSaturationMultiplier"].map(|key| arguments.number(key));
+                self.saturation_multiplier = multiplier.into_iter().flatten().next().unwrap_or(1.0).max(1.0);
             }
             "priority" => plugins.priority = true,
             "elastic" => plugins.elastic = true,
@@ -122,10 +131,15 @@ impl Chosen {
                 self.node_placement = Some(NodePlacement { gpu, cpu });
             }
             "minruntime" => {
-                arguments.duration("defaultReclaimMinRuntime");
-                arguments.duration("defaultPreemptMinRuntime");
-                arguments.choice("reclaimResolveMethod", &["lca", "queue"]);
+                let reclaim = arguments.duration("defaultReclaimMinRuntime").unwrap_or(0);
+                let preempt = arguments.duration("defaultPreemptMinRuntime").unwrap_or(0);
+                let reclaim_by = match arguments.choice("reclaimResolveMethod", &["lca", "queue"]) {
+                    Some("queue") => ReclaimProtection::OwnQueue,
+                    _ => ReclaimProtection::CommonAncestor,
+                };
+                self.min_runtime = Some(MinRuntime { preempt, reclaim, reclaim_by });
             }
+            "sg-nodelocalgreedy" | "sg-multinodegang" => self.search = true,
             "dynamicresources" => {
                 arguments.number("maxCelCacheEntries");
             }
@@ -187,11 +201,15 @@ impl<'a> Arguments<'a> {
         number
     }
 
-    fn duration(&mut self, key: &str) {
-        if let Some(text) = self.text(key)
-            && let Err(expected) = parse_nanoseconds(&text, true)
-        {
-            self.refuse(key, &text, expected);
+    /// In nanoseconds.
+    fn duration(&mut self, key: &str) -> Option<i64> {
+        let text = self.text(key)?;
+        match parse_nanoseconds(&text, true) {
+            Ok(nanoseconds) => Some(nanoseconds),
+            Err(expected) => {
+                self.refuse(key, &text, expected);
+                None
+            }
         }
     }
 

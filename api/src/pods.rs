@@ -217,7 +217,7 @@ fn needs_of(spec: &k8s::PodSpec) -> Needs {
 }
 
 /// ConfigMaps that must exist (semantics.md §9.2): mounted or in the environment, not optional; without those that the binder
-/// will make for a shared GPU.
+/// will make for a shared GPU. A volume that no container mounts keeps no pod from starting.
 fn config_maps_of(spec: &k8s::PodSpec, annotations: &BTreeMap<String, String>) -> Vec<String> {
     let mut names = Vec::new();
     let mut need = |name: &str, optional: Option<bool>| {
@@ -225,7 +225,9 @@ fn config_maps_of(spec: &k8s::PodSpec, annotations: &BTreeMap<String, String>) -
             names.push(name.to_owned());
         }
     };
-    for volume in spec.volumes.iter().flatten() {
+    let containers = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mounted = |volume: &str| containers().flat_map(|c| c.volume_mounts.iter().flatten()).any(|mount| mount.name == volume);
+    for volume in spec.volumes.iter().flatten().filter(|volume| mounted(&volume.name)) {
         if let Some(map) = &volume.config_map {
             need(&map.name, map.optional);
         }
@@ -235,7 +237,7 @@ fn config_maps_of(spec: &k8s::PodSpec, annotations: &BTreeMap<String, String>) -
             }
         }
     }
-    for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
+    for container in containers() {
         for from in container.env_from.iter().flatten() {
             if let Some(map) = &from.config_map_ref {
                 need(&map.name, map.optional);
@@ -386,8 +388,11 @@ mod tests {
             "volumes": [{"name": "a", "configMap": {"name": "mounted"}},
                 {"name": "b", "configMap": {"name": "maybe", "optional": true}},
                 {"name": "c", "projected": {"sources": [{"configMap": {"name": "projected"}}]}},
-                {"name": "d", "configMap": {"name": "gpu-x1-shared-gpu-0"}}],
-            "containers": [{"name": "c", "envFrom": [{"configMapRef": {"name": "env"}}],
+                {"name": "d", "configMap": {"name": "gpu-x1-shared-gpu-0"}},
+                {"name": "e", "configMap": {"name": "not-mounted"}}],
+            "initContainers": [{"name": "i", "volumeMounts": [{"name": "c", "mountPath": "/c"}]}],
+            "containers": [{"name": "c", "volumeMounts": [{"name": "a", "mountPath": "/a"}, {"name": "b", "mountPath": "/b"},
+                    {"name": "d", "mountPath": "/d"}], "envFrom": [{"configMapRef": {"name": "env"}}],
                 "env": [{"name": "E", "valueFrom": {"configMapKeyRef": {"name": "key", "key": "k"}}}]}]});
         let annotations = json!({"annotations": {"pod-group-name": "g", "runai/shared-gpu-configmap": "gpu-x1-shared-gpu"}});
         assert_eq!(good(&annotations, &spec, &json!({})).config_maps, ["env", "key", "mounted", "projected"]);

@@ -30,6 +30,8 @@ pub(crate) struct QueueFacts {
     pub(crate) quota: Amounts,
     pub(crate) limit: Amounts,
     pub(crate) weight: [f64; 3],
+    pub(crate) preempt_min_runtime: Option<i64>,
+    pub(crate) reclaim_min_runtime: Option<i64>,
 }
 
 /// Reads one queue: `None` if something in it is bad, `Some(None)` if it belongs to another shard.
@@ -38,11 +40,17 @@ pub(crate) fn read(queue: &mut Object<QueueSpec>, settings: &Settings, findings:
     let subject = Subject { kind: "Queue", namespace: "", name: &name };
     let before = findings.bad.len();
     let spec = std::mem::take(&mut queue.spec);
-    for (field, text) in [("preemptMinRuntime", &spec.preempt_min_runtime), ("reclaimMinRuntime", &spec.reclaim_min_runtime)] {
-        if let Some(Err(expected)) = text.as_ref().map(|text| parse_nanoseconds(text, true)) {
-            findings.bad(subject, &format!("spec.{field}"), show(text.as_deref().unwrap_or_default()), expected);
-        }
-    }
+    let [preempt_min_runtime, reclaim_min_runtime] =
+        [("preemptMinRuntime", &spec.preempt_min_runtime), ("reclaimMinRuntime", &spec.reclaim_min_runtime)].map(
+            |(field, text)| match text.as_ref().map(|text| parse_nanoseconds(text, true)) {
+                Some(Ok(nanoseconds)) => Some(nanoseconds),
+                Some(Err(expected)) => {
+                    findings.bad(subject, &format!("spec.{field}"), show(text.as_deref().unwrap_or_default()), expected);
+                    None
+                }
+                None => None,
+            },
+        );
     if spec.resources.is_none() {
         let note = "absent: quota, limit and weight are 0, so that nothing can run in it";
         findings.warn(subject, "spec.resources", String::new(), note);
@@ -74,6 +82,8 @@ pub(crate) fn read(queue: &mut Object<QueueSpec>, settings: &Settings, findings:
         quota,
         limit,
         weight,
+        preempt_min_runtime,
+        reclaim_min_runtime,
         name,
     }))
 }
@@ -180,6 +190,8 @@ fn synthetic_root() -> QueueFacts {
         quota: Amounts::UNLIMITED,
         limit: Amounts::UNLIMITED,
         weight: [1.0; 3],
+        preempt_min_runtime: None,
+        reclaim_min_runtime: None,
     }
 }
 

@@ -6,12 +6,13 @@
 //! | cpu | millicores |
 //! | memory | bytes |
 
-use muster_core::explain::{Bound, Nearest, Reason, Refusal, Scarce, Shortage, Tally};
+use muster_core::explain::{Bound, Nearest, Reason, Refusal, Scarce, Shortage, Tally, Unhelped};
 use muster_core::index::GangIdx;
 use muster_core::units::{Amounts, MICRO_PER_GPU, Resource, UNLIMITED};
 use serde_json::{Map, Value, json};
 
 use crate::sentences::{Facts, advice, code, resource_name, scarce_name, sentence};
+use crate::unhelped;
 
 /// A reason as a JSON object: `code`, `sentence`, `advice` (if there is any), and the numbers of its kind.
 #[must_use]
@@ -33,7 +34,8 @@ fn numbers(reason: &Reason, gang: GangIdx, facts: Facts<'_>) -> Value {
     match *reason {
         Reason::NoQueue(_) => json!({"queue": names.gang_queues[gang]}),
         Reason::QueueNotLeaf(queue) => json!({"queue": names.queues[queue]}),
-        Reason::BackedOff => json!({}),
+        Reason::BackedOff | Reason::OneStep => json!({}),
+        Reason::NotHelped { action, why } => merged(json!({"action": action.name()}), unhelped_numbers(&why, facts)),
         Reason::ActionNotRun(action) => json!({"action": action.name()}),
         Reason::BeyondQueueDepth { queue, depth } => json!({"queue": names.queues[queue], "depth": depth}),
         Reason::TooFewPods { subgroup, present, gated, min } => {
@@ -61,6 +63,32 @@ fn numbers(reason: &Reason, gang: GangIdx, facts: Facts<'_>) -> Value {
     }
 }
 
+fn unhelped_numbers(why: &Unhelped, facts: Facts<'_>) -> Value {
+    let gpus = |micro| amount(Resource::Gpu, micro);
+    match *why {
+        Unhelped::Delayed { left } => json!({"leftSeconds": in_seconds(left)}),
+        Unhelped::NotPreemptible | Unhelped::Nobody => json!({}),
+        Unhelped::AboveShare(bound) | Unhelped::AboveQuota(bound) | Unhelped::OverLimit(bound) | Unhelped::KeepsShare(bound) => {
+            bound_numbers(&bound, facts)
+        }
+        Unhelped::BeyondQueueDepth { depth } => json!({"depth": depth}),
+        Unhelped::Saturated { ours, theirs } => {
+            let side = |bound: &Bound| merged(bound_numbers(bound, facts), json!({"percent": unhelped::percent(bound)}));
+            let multiplier = facts.snapshot.config.victims.saturation_multiplier;
+            json!({"ours": side(&ours), "theirs": side(&theirs), "saturationMultiplier": multiplier})
+        }
+        Unhelped::TooLittle { pods, most } => json!({"pods": pods, "most": most}),
+        Unhelped::TooLittleFree { asked, free } => json!({"resource": "gpu", "asked": gpus(asked), "free": gpus(free)}),
+        Unhelped::NoArrangement { tries } | Unhelped::GivenUp { tries } => json!({"tries": tries}),
+        Unhelped::Brake { queue, max, so_far, needed } => json!({
+            "queue": queue.map(|queue| &facts.names.queues[queue]),
+            "max": max,
+            "soFar": so_far,
+            "needed": needed,
+        }),
+    }
+}
+
 fn bound_numbers(bound: &Bound, facts: Facts<'_>) -> Value {
     let &Bound { queue, resource, bound: most, held, asked } = bound;
     let number = |value| amount(resource, value);
@@ -70,7 +98,7 @@ fn bound_numbers(bound: &Bound, facts: Facts<'_>) -> Value {
         "bound": number(most),
         "held": number(held),
         "asked": number(asked),
-        "excess": number(bound.excess()),
+        "excess": if most == UNLIMITED { Value::Null } else { number(bound.excess()) },
     })
 }
 
@@ -110,7 +138,9 @@ pub const fn refusal_code(refusal: Refusal) -> &'static str {
     }
 }
 
-fn merged(mut object: Value, more: Value) -> Value {
+/// `object` with the keys of `more`.
+#[must_use]
+pub fn merged(mut object: Value, more: Value) -> Value {
     if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
         object.extend(more);
     }
@@ -131,6 +161,11 @@ pub fn amount(resource: Resource, value: i64) -> Value {
 #[must_use]
 pub fn amounts(values: Amounts) -> Value {
     Resource::ALL.iter().map(|&r| (resource_name(r).to_owned(), amount(r, values[r]))).collect()
+}
+
+/// Nanoseconds in seconds.
+pub(crate) fn in_seconds(nanoseconds: i64) -> Value {
+    ratio(nanoseconds, 1_000_000_000)
 }
 
 /// An integer where it is one, else the nearest number.

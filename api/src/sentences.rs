@@ -4,13 +4,14 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use muster_core::explain::{Bound, Nearest, Reason, Refusal, Scarce, Shortage, Tally};
+use muster_core::explain::{Bound, Nearest, Reason, Refusal, Scarce, Shortage, Tally, Unhelped};
 use muster_core::index::{GangIdx, PodIdx, QueueIdx, SubgroupIdx};
 use muster_core::snapshot::{Blocked, ClassRow, GpuRequest, NoQueue, Snapshot};
 use muster_core::units::Resource;
 
 use crate::names::{ClassText, Names};
 use crate::report_amount::{bare, count, full, scarce_bare, scarce_full};
+use crate::unhelped;
 
 /// What the indices of a reason stand for.
 #[derive(Clone, Copy)]
@@ -33,7 +34,7 @@ impl<'a> Facts<'a> {
 
 /// Whether a sentence names the pod that it is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Naming {
+pub(crate) enum Naming {
     /// Yes: for one gang.
     Named,
     /// No: so that gangs with the same fate have the same sentence.
@@ -61,6 +62,8 @@ pub const fn code(reason: &Reason) -> &'static str {
         Reason::Blocked { why: Blocked::ResourceClaims, .. } => "resource-claims",
         Reason::TooLarge { .. } => "too-large",
         Reason::NoNode { .. } => "no-node",
+        Reason::OneStep => "one-step",
+        Reason::NotHelped { action, why } => unhelped::code(*action, why),
     }
 }
 
@@ -74,6 +77,25 @@ pub fn sentence(reason: &Reason, gang: GangIdx, facts: Facts<'_>) -> String {
 #[must_use]
 pub fn gist(reason: &Reason, gang: GangIdx, facts: Facts<'_>) -> String {
     shown(say(reason, gang, facts, Naming::Unnamed))
+}
+
+/// What a short table says of a gang: why it was not placed, then the one action that tells most about why nobody made room,
+/// unless that says the same.
+pub fn most_telling(reasons: &[Reason]) -> impl Iterator<Item = &Reason> {
+    let refused = |reason: &&Reason| matches!(reason, Reason::NotHelped { .. });
+    let rank = |reason: &&Reason| match reason {
+        Reason::NotHelped { why, .. } => unhelped::rank(why),
+        _ => 0,
+    };
+    let limit = reasons.iter().any(|reason| matches!(reason, Reason::OverLimit(_)));
+    let quota = reasons.iter().any(|reason| matches!(reason, Reason::OverQuota(_)));
+    let said = move |reason: &&Reason| match reason {
+        Reason::NotHelped { why: Unhelped::OverLimit(_), .. } => limit,
+        Reason::NotHelped { why: Unhelped::AboveQuota(_), .. } => quota,
+        _ => false,
+    };
+    let best = reasons.iter().filter(|reason| refused(reason) && !said(reason)).min_by_key(rank);
+    reasons.iter().filter(move |reason| !refused(reason)).chain(best)
 }
 
 /// `text` with what would garble or steer a terminal escaped: control characters (C0, DEL, C1, line ends among them), marks of
@@ -114,6 +136,10 @@ fn say(reason: &Reason, gang: GangIdx, facts: Facts<'_>, naming: Naming) -> Stri
             format!("Queue {} has queues below it; gangs are served in leaf queues only.", names.queues[queue])
         }
         Reason::BackedOff => "It was found unschedulable before, and its schedulingBackoff says not to try again.".to_owned(),
+        Reason::OneStep => {
+            "It got one step of what it still wants (a pod, or an optional member); the next cycle takes another.".to_owned()
+        }
+        Reason::NotHelped { action, why } => unhelped::say(action, &why, gang, facts, naming),
         Reason::ActionNotRun(action) => format!("Action {}, which would place it, did not run in this cycle.", action.name()),
         Reason::BeyondQueueDepth { queue, depth } => {
             let (before, queue) = (if depth == 1 { "gang" } else { "gangs" }, &names.queues[queue]);
@@ -292,7 +318,8 @@ fn advise(reason: &Reason, gang: GangIdx, facts: Facts<'_>) -> Option<String> {
         }
         Reason::BackedOff => "Set spec.schedulingBackoff to -1, or have its owner clear the scheduling condition.",
         Reason::ActionNotRun(action) => return Some(format!("Add {} to the actions.", action.name())),
-        Reason::BeyondQueueDepth { .. } => return None,
+        Reason::NotHelped { why, .. } => return unhelped::advise(&why, facts),
+        Reason::BeyondQueueDepth { .. } | Reason::OneStep => return None,
         Reason::TooFewPods { gated, present, min, .. } if gated > 0 && present + gated >= min => "Remove the scheduling gates.",
         Reason::TooFewPods { .. } | Reason::TooFewMembers { .. } => {
             "Create the missing pods, or lower the minimum (minMember, minSubGroup)."
@@ -361,7 +388,7 @@ fn leaves_below(queue: QueueIdx, facts: Facts<'_>) -> String {
 }
 
 /// A number at the start of a sentence.
-fn none_or(number: u32) -> String {
+pub(crate) fn none_or(number: u32) -> String {
     if number == 0 { "None".to_owned() } else { count(number.into()) }
 }
 

@@ -7,6 +7,9 @@ use muster_core::snapshot::{ExtraDim, GangRow, PodRow, PodStatus, QueueRow, Task
 use super::*;
 use crate::names::ObjectName;
 
+#[path = "unhelped_tests.rs"]
+mod unhelped_words;
+
 fn i<I: Idx>(at: usize) -> I {
     I::new(at)
 }
@@ -57,6 +60,7 @@ fn cluster() -> (Snapshot, Names) {
             required: 2,
             pods: Span::new(0, 4),
             backed_off: false,
+            times: Default::default(),
         }]),
         pods: Col::from(vec![pod(0), pod(1), pod(2), pod(3)]),
         ..Snapshot::default()
@@ -131,6 +135,12 @@ fn queues() {
         "backed-off",
         "It was found unschedulable before, and its schedulingBackoff says not to try again.",
         Some("Set spec.schedulingBackoff to -1, or have its owner clear the scheduling condition."),
+    );
+    check(
+        Reason::OneStep,
+        "one-step",
+        "It got one step of what it still wants (a pod, or an optional member); the next cycle takes another.",
+        None,
     );
 }
 

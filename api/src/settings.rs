@@ -9,8 +9,7 @@ use serde_json::{Map, Value};
 use crate::plugins::{Chosen, one_of};
 use crate::problem::{Findings, Subject, show, show_json};
 
-/// Actions that decide something in this version.
-const BUILT_ACTIONS: [Action; 1] = [Action::Allocate];
+/// Label of a node pool where no other is set.
 const DEFAULT_POOL_KEY: &str = "kai.scheduler/node-pool";
 
 /// Which objects belong to this scheduler's shard (semantics.md §1.1).
@@ -87,7 +86,6 @@ impl Settings {
             let names = names.iter().map(String::as_str);
             settings.config.actions = read_actions(Subject::setting("--actions"), "", names, findings);
         }
-        warn_unbuilt_actions(&settings.config.actions, findings);
         settings
     }
 
@@ -140,6 +138,9 @@ impl Settings {
         self.config.plugins = chosen.plugins;
         self.config.node_placement = chosen.node_placement;
         self.config.k_value = chosen.k_value;
+        self.config.victims.saturation_multiplier = chosen.saturation_multiplier;
+        self.config.victims.min_runtime = chosen.min_runtime;
+        self.config.victims.search = chosen.search;
         self.config.card_order = match (chosen.pack, chosen.spread) {
             (true, false) => CardOrder::Pack,
             (false, true) => CardOrder::Spread,
@@ -165,8 +166,7 @@ impl Settings {
                 continue;
             };
             match depth.as_u64().and_then(|n| u32::try_from(n).ok()) {
-                Some(depth) if action == Action::Allocate => self.config.allocate_depth = Some(depth),
-                Some(_) => {}
+                Some(depth) => self.config.depth[action as usize] = Some(depth),
                 None => findings.bad(subject, &field, show_json(depth), "an integer of 0 or more"),
             }
         }
@@ -203,16 +203,17 @@ impl Settings {
                 None => refuse("a string"),
             },
             "partitionParams" => self.read_partition(value, findings),
+            "muster" => self.read_own(value, findings),
             "restrictSchedulingNodes" | "fullHierarchyFairness" => match switch {
                 Some(on) if key == "restrictSchedulingNodes" => self.config.restrict_nodes = on,
                 Some(on) => self.full_hierarchy = on,
                 None => refuse("true or false"),
             },
-            "useSchedulingSignatures"
-            | "allowConsolidatingReclaim"
-            | "scheduleCSIStorage"
-            | "detailedFitErrors"
-            | "updatePodEvictionCondition" => {
+            "allowConsolidatingReclaim" => match switch {
+                Some(on) => self.config.victims.consolidating_reclaim = on,
+                None => refuse("true or false"),
+            },
+            "useSchedulingSignatures" | "scheduleCSIStorage" | "detailedFitErrors" | "updatePodEvictionCondition" => {
                 if switch.is_none() {
                     refuse("true or false");
                 }
@@ -221,15 +222,51 @@ impl Settings {
                 Some(nanoseconds) => self.stuck_after = nanoseconds,
                 None => refuse("nanoseconds as an integer"),
             },
-            "maxNumberConsolidationPreemptees"
-            | "numOfStatusRecordingWorkers"
-            | "globalDefaultStalenessGracePeriod"
-            | "schedulePeriod" => {
+            "maxNumberConsolidationPreemptees" => match number {
+                Some(-1) => self.config.victims.consolidation_jobs_max = None,
+                Some(jobs) => match u32::try_from(jobs) {
+                    Ok(jobs) => self.config.victims.consolidation_jobs_max = Some(jobs),
+                    Err(_) => refuse("-1 (no bound), 0 (off) or a number of pod groups"),
+                },
+                None => refuse("an integer"),
+            },
+            "globalDefaultStalenessGracePeriod" => match number {
+                Some(nanoseconds) => self.config.victims.staleness_grace = nanoseconds,
+                None => refuse("nanoseconds as an integer"),
+            },
+            "numOfStatusRecordingWorkers" | "schedulePeriod" => {
                 if number.is_none() {
                     refuse("an integer");
                 }
             }
             other => findings.warn(subject, other, String::new(), "unknown setting, ignored"),
+        }
+    }
+
+    /// What only Muster has: the eviction brake.
+    fn read_own(&mut self, value: &Value, findings: &mut Findings) {
+        let subject = Subject::setting("schedulerParams");
+        let Some(fields) = value.as_object() else {
+            let expected = "an object with maxEvictions, maxEvictionsPerQueue";
+            return findings.bad(subject, "muster", show_json(value), expected);
+        };
+        for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+            let cell = match key.as_str() {
+                "maxEvictions" => &mut self.config.victims.evictions_max,
+                "maxEvictionsPerQueue" => &mut self.config.victims.queue_evictions_max,
+                other => {
+                    findings.bad(subject, "muster", show(other), one_of(&["maxEvictions", "maxEvictionsPerQueue"]));
+                    continue;
+                }
+            };
+            match value.as_i64().map(u32::try_from) {
+                Some(Ok(pods)) => *cell = Some(pods),
+                _ if value.as_i64() == Some(-1) => *cell = None,
+                _ => {
+                    let expected = format!("-1 (no bound) or a number of pods from 0 to {}", u32::MAX);
+                    findings.bad(subject, &format!("muster.{key}"), show_json(value), expected);
+                }
+            }
         }
     }
 
@@ -293,17 +330,9 @@ fn read_actions<'a>(
     actions
 }
 
-fn warn_unbuilt_actions(actions: &[Action], findings: &mut Findings) {
-    let unbuilt: Vec<_> = actions.iter().filter(|a| !BUILT_ACTIONS.contains(a)).map(|a| a.name()).collect();
-    if !unbuilt.is_empty() {
-        let note = "this version does not evict or move pods yet; these actions decide nothing";
-        findings.warn(Subject::setting("config"), "actions", show(&unbuilt.join(", ")), note);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use muster_core::config::{NodePlacement, Strategy};
+    use muster_core::config::{MinRuntime, NodePlacement, ReclaimProtection, Strategy};
     use serde_json::json;
 
     use super::*;
@@ -323,9 +352,7 @@ mod tests {
     fn nothing_given_is_kais_default() {
         let (settings, bad, warnings) = read(&Value::Null, &json!({}), None);
         assert_eq!(settings, Settings::default());
-        assert!(bad.is_empty(), "{bad:?}");
-        assert_eq!(warnings.len(), 1, "the actions that are not built: {warnings:?}");
-        assert!(warnings[0].contains("consolidation, reclaim, preempt, stalegangeviction"), "{warnings:?}");
+        assert!(bad.is_empty() && warnings.is_empty(), "{bad:?} {warnings:?}");
     }
 
     #[test]
@@ -351,6 +378,10 @@ mod tests {
         let expected = NodePlacement { gpu: Strategy::Spread, cpu: Strategy::Binpack };
         assert_eq!(settings.config.node_placement, Some(expected));
         assert!(settings.config.k_value.abs() < f64::EPSILON);
+        let victims = settings.config.victims;
+        assert!((victims.saturation_multiplier - 1.5).abs() < f64::EPSILON && !victims.search);
+        let day = 86_400_000_000_000;
+        assert_eq!(victims.min_runtime, Some(MinRuntime { preempt: 0, reclaim: day, reclaim_by: ReclaimProtection::OwnQueue }));
     }
 
     #[test]
@@ -379,10 +410,30 @@ mod tests {
             (Value::Null, json!({"restrictSchedulingNodes": "yes"}), "restrictSchedulingNodes"),
             (Value::Null, json!({"stuckInReleasingThreshold": "2m"}), "nanoseconds"),
             (Value::Null, json!({"partitionParams": {"NodePoolLabelKey": 1}}), "partitionParams.NodePoolLabelKey"),
+            (Value::Null, json!({"muster": 5}), "schedulerParams: muster: 5: expected an object with maxEvictions"),
+            (Value::Null, json!({"muster": {"maxEvictions": -2}}), "muster.maxEvictions: -2: expected -1 (no bound) or a number"),
+            (Value::Null, json!({"muster": {"maxEvictionsPerQueue": "2"}}), "muster.maxEvictionsPerQueue: "),
+            (Value::Null, json!({"muster": {"maxEviction": 2}}), "one of maxEvictions, maxEvictionsPerQueue"),
+            (Value::Null, json!({"maxNumberConsolidationPreemptees": -2}), "maxNumberConsolidationPreemptees: -2"),
         ] {
             let (_, bad, _) = read(&config, &params, None);
             assert!(bad.len() == 1 && bad[0].contains(part), "{config} {params}: {bad:?}");
         }
+    }
+
+    #[test]
+    fn the_eviction_brake_is_off_unless_set() {
+        let bounds = |params: &Value| {
+            let (settings, bad, warnings) = read(&Value::Null, params, None);
+            assert!(bad.is_empty() && warnings.is_empty(), "{bad:?} {warnings:?}");
+            (settings.config.victims.evictions_max, settings.config.victims.queue_evictions_max)
+        };
+        assert_eq!(bounds(&json!({"muster": {}})), (None, None));
+        assert_eq!(
+            bounds(&json!({"muster": {"maxEvictions": 0, "maxEvictionsPerQueue": 4_294_967_295_i64}})),
+            (Some(0), Some(u32::MAX))
+        );
+        assert_eq!(bounds(&json!({"muster": {"maxEvictions": -1, "maxEvictionsPerQueue": null}})), (None, None));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use muster_core::index::{ClassIdx, Col, Idx, NodeIdx, PodIdx, QueueIdx, Span, SubgroupIdx};
 use muster_core::snapshot::{
-    ClassRow, GangRow, GpuRequest, NodeRow, PodRow, PodStatus, QueueRow, Snapshot, SubgroupKind, SubgroupRow, TaskPriority,
+    ClassRow, GangRow, GangTimes, GpuRequest, NodeRow, PodRow, PodStatus, QueueRow, Snapshot, SubgroupKind, SubgroupRow,
+    TaskPriority,
 };
 use muster_core::tables::queues::Queues;
 use muster_core::units::{Amounts, MICRO_PER_GPU, UNLIMITED};
@@ -111,6 +112,7 @@ fn add_gang(rows: &mut Snapshot, queue: QueueIdx, class: ClassIdx, pods: usize) 
         required: 1,
         pods: Span::<PodIdx>::new(start, start + pods),
         backed_off: false,
+        times: GangTimes::default(),
     });
     for _ in 0..pods {
         rows.pods.push(PodRow {

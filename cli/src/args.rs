@@ -83,6 +83,7 @@ Examples:
   muster plan snapshot.json.gz --actions allocate --output json
   kubectl get nodes,pods,queues,podgroups -A -o yaml | muster plan -
   muster plan manifests/ --lenient --all
+  muster plan snapshot.zip --max-evictions 100 --max-evictions-per-queue 20
 
 Input: a KAI snapshot (.json, .json.gz, .zip with snapshot.json), a file or folder of
 Kubernetes manifests (YAML or JSON), or - for either on standard input.";
@@ -157,6 +158,13 @@ pub(crate) struct Input {
     /// Actions to run, in this order, in place of the configured ones
     #[arg(long, value_name = "A,B,…", value_delimiter = ',')]
     pub(crate) actions: Option<Vec<String>>,
+    /// The eviction brake: at most N pods told to leave in the cycle, moved ones included; a gang that
+    /// needs more gets none of them. Default: the snapshot's schedulerParams.muster.maxEvictions, else no bound
+    #[arg(long, allow_negative_numbers = true, value_name = "N")]
+    pub(crate) max_evictions: Option<u32>,
+    /// The same for the pods of each leaf queue (schedulerParams.muster.maxEvictionsPerQueue)
+    #[arg(long, allow_negative_numbers = true, value_name = "N")]
+    pub(crate) max_evictions_per_queue: Option<u32>,
     /// Leave out bad objects and plan the rest, instead of refusing the input
     #[arg(long)]
     pub(crate) lenient: bool,

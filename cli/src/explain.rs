@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use muster_api::evictions::{code as eviction_code, rule, sentence as eviction_sentence};
 use muster_api::read::Loaded;
 use muster_api::report;
 use muster_api::sentences::{Facts, advice, code, sentence, visible};
 use muster_core::index::{GangIdx, NodeIdx, PodIdx};
-use muster_core::outcome::{Decision, DecisionKind, PendingGang};
+use muster_core::outcome::{Decision, DecisionKind, Eviction, PendingGang};
 use muster_core::snapshot::PodStatus;
 use serde_json::{Value, json};
 
@@ -168,6 +169,7 @@ impl<'a> Stories<'a> {
         self.places_into(&mut out, &fates.running, "already on a node");
         self.places_into(&mut out, &fates.placed, "placed in this cycle");
         self.places_into(&mut out, &fates.leaving, "leaving");
+        self.evictions_into(&mut out, gang);
         self.promises_into(&mut out, &fates);
         if fates.ended > 0 {
             let _ = writeln!(out, "  {} ended, or hold nothing", plural(fates.ended, "pod", "pods"));
@@ -200,13 +202,45 @@ impl<'a> Stories<'a> {
         wrap_into(out, "  ", &text);
     }
 
+    /// The gang's pods that are told to leave, for whom, and by which rule.
+    fn evictions(&self, gang: GangIdx) -> impl Iterator<Item = (&'a Decision, &'a Eviction)> {
+        let (outcome, pods) = (&self.planned.outcome, &self.loaded.snapshot.pods);
+        let evicted = outcome.decisions.iter().filter(|decision| decision.kind == DecisionKind::Evict);
+        evicted.zip(&outcome.evictions).filter(move |(decision, _)| pods[decision.pod].gang == Some(gang))
+    }
+
+    /// Pods that are told to leave, for whom, and by which rule; then who is told to for this gang.
+    fn evictions_into(&self, out: &mut String, gang: GangIdx) {
+        let names = &self.loaded.names;
+        for (decision, eviction) in self.evictions(gang) {
+            let asker = eviction.asker.map_or(String::new(), |asker| format!(" for {}", names.gangs[asker]));
+            let (pod, node) = (&names.pods[decision.pod].name, &names.nodes[decision.node]);
+            let (why, code) = (eviction_sentence(&eviction.why, names), eviction_code(&eviction.why));
+            wrap_into(out, "  - ", &format!("{pod} is told to leave {node}{asker}: {why} [{code}]"));
+        }
+        for batch in self.planned.outcome.batches.iter().filter(|batch| batch.asker == gang) {
+            let placed = plural(batch.placed as usize, "pod", "pods");
+            let (evicted, moved, least) = (batch.evicted, batch.moved, batch.least);
+            let text = format!(
+                "{}: {placed} placed for {evicted} evicted and {moved} moved; at least {least} had to leave",
+                batch.action.name()
+            );
+            wrap_into(out, "  - ", &text);
+        }
+    }
+
     /// Promised pods, and what has to leave first.
     fn promises_into(&self, out: &mut String, fates: &Fates) {
         let names = &self.loaded.names;
         for (&node, pods) in &fates.promised {
             let who: Vec<&str> = pods.iter().map(|&pod| names.pods[pod].name.as_str()).collect();
             let (gets, leaving) = (if pods.len() == 1 { "gets" } else { "get" }, self.leaving_text(node));
-            let text = format!("{} {gets} {} once this has left it: {leaving}", who.join(", "), names.nodes[node]);
+            let when = if leaving.is_empty() {
+                "in a later cycle: others have to leave their nodes first"
+            } else {
+                "once this has left it: "
+            };
+            let text = format!("{} {gets} {} {when}{leaving}", who.join(", "), names.nodes[node]);
             wrap_into(out, "  ", &text);
         }
     }
@@ -250,6 +284,12 @@ impl<'a> Stories<'a> {
             "bound": list(&fates.placed),
             "pipelined": promised,
             "leaving": list(&fates.leaving),
+            "evictions": self.evictions(gang).map(|(decision, eviction)| json!({
+                "pod": names.pods[decision.pod].name,
+                "node": names.nodes[decision.node],
+                "for": eviction.asker.map(|asker| names.gangs[asker].to_string()),
+                "rule": rule(&eviction.why, names),
+            })).collect::<Vec<Value>>(),
             "podsWaiting": fates.waiting,
             "reasons": reasons,
         })

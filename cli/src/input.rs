@@ -35,7 +35,10 @@ pub(crate) fn load(input: &Input) -> Result<Loaded, Fault> {
     if let Some(bar) = bar.get() {
         bar.finish_and_clear();
     }
-    let loaded = loaded?;
+    let mut loaded = loaded?;
+    let victims = &mut loaded.snapshot.config.victims;
+    victims.evictions_max = input.max_evictions.or(victims.evictions_max);
+    victims.queue_evictions_max = input.max_evictions_per_queue.or(victims.queue_evictions_max);
     tell(&loaded);
     Ok(loaded)
 }

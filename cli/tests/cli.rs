@@ -111,6 +111,118 @@ fn the_example_of_the_contract() {
 }
 
 #[test]
+fn an_eviction_says_for_whom_and_why() {
+    let output = run_with(&["plan", "-", "--actions", "allocate,preempt", "-o", "json", "--verify"], EXAMPLE.as_bytes());
+    let plan = json(good(&output));
+    assert_eq!(pairs(&plan, "evicted"), [("old-0", "n1")]);
+    assert_eq!(pairs(&plan, "pipelined"), [("train-0", "n1")]);
+    let evicted = &plan["evicted"][0];
+    assert_eq!(evicted["for"], json(r#"{"namespace": "ml", "podGroup": "train"}"#));
+    let rule = &evicted["rule"];
+    assert_eq!(
+        (&rule["code"], &rule["priority"], &rule["askerPriority"]),
+        (&json(r#""lower-priority""#), &json("50"), &json("75"))
+    );
+    assert_eq!(
+        (&evicted["movesTo"], &plan["pipelined"][0]["movesFrom"], &plan["bound"][0]["for"]),
+        (&Value::Null, &Value::Null, &Value::Null)
+    );
+    let mut batch = plan["batches"][0].clone();
+    assert!(batch["tries"].take().as_u64().is_some_and(|tries| tries > 0), "{batch}");
+    let expected = r#"{"for": {"namespace": "ml", "podGroup": "train"}, "queue": "team", "action": "preempt", "placed": 1,
+        "evicted": 1, "moved": 0, "atLeast": 1, "tries": null}"#;
+    assert_eq!(batch, json(expected));
+    let summary = ["podsEvicted", "podsMoved", "evictionsForGangs", "evictionsAtLeast", "evictionsAboveBound"];
+    assert_eq!(summary.map(|key| plan["summary"][key].as_u64()), [Some(1), Some(0), Some(1), Some(1), Some(0)]);
+    let output = run_with(&["plan", "-", "--actions", "allocate,preempt"], EXAMPLE.as_bytes());
+    let part = "\nEvictions: 1 pod leaves for 1 gang\n  at least 1 of 1 had to, by counting: 0 above that bound\n  \
+                pod       node  for       rule\n  ml/old-0  n1    ml/train  priority 50 < 75\n";
+    assert!(good(&output).contains(part), "{}", out(&output));
+    let explain = |gang: &str| run_with(&["explain", "-", gang, "--actions", "allocate,preempt"], EXAMPLE.as_bytes());
+    let output = explain("old");
+    assert!(good(&output).contains("  - old-0 is told to leave n1 for ml/train: Its priority is 50,"), "{}", out(&output));
+    let output = explain("train");
+    assert!(
+        good(&output).contains("preempt: 1 pod placed for 1 evicted and 0 moved; at least 1 had to leave"),
+        "{}",
+        out(&output)
+    );
+}
+
+/// Two half-full nodes and a pod that needs a whole one.
+const FRAGMENTS: &str = r#"{"now": "2026-01-01T00:00:00Z", "rawObjects": {
+ "nodes": [NODE(n1), NODE(n2)],
+ "queues": [{"metadata": {"name": "q"}, "spec": {"resources": {"gpu": {"quota": -1, "limit": -1},
+    "cpu": {"quota": -1, "limit": -1}, "memory": {"quota": -1, "limit": -1}}}}],
+ "podGroups": [{"metadata": {"name": "a", "namespace": "ml"}, "spec": {"queue": "q", "minMember": 1}},
+    {"metadata": {"name": "b", "namespace": "ml"}, "spec": {"queue": "q", "minMember": 1}},
+    {"metadata": {"name": "large", "namespace": "ml"}, "spec": {"queue": "q", "minMember": 1}}],
+ "pods": [POD(a, 1, n1), POD(b, 1, n2), POD(large, 2, )]}}"#;
+
+fn fragments() -> String {
+    let mut text = FRAGMENTS.to_owned();
+    for node in ["n1", "n2"] {
+        let object = format!(
+            r#"{{"metadata": {{"name": "{node}"}}, "status": {{"allocatable": {{"cpu": "16", "memory": "64Gi",
+            "nvidia.com/gpu": "2",            "pods": "110"}}, "conditions": [{{"type": "Ready", "status": "True"}}]}}}}"#
+        );
+        text = text.replace(&format!("NODE({node})"), &object);
+    }
+    for (gang, gpus, node) in [("a", 1, "n1"), ("b", 1, "n2"), ("large", 2, "")] {
+        let (place, phase) =
+            if node.is_empty() { (String::new(), "Pending") } else { (format!(r#""nodeName": "{node}","#), "Running") };
+        let object = format!(
+            r#"{{"metadata": {{"name": "{gang}-0", "namespace": "ml", "uid": "{gang}",
+            "annotations": {{"pod-group-name": "{gang}"}}}},
+            "spec": {{{place} "containers": [{{"name": "c", "resources": {{"requests": {{"nvidia.com/gpu": "{gpus}"}}}}}}]}},
+            "status": {{"phase": "{phase}"}}}}"#
+        );
+        text = text.replace(&format!("POD({gang}, {gpus}, {node})"), &object);
+    }
+    text
+}
+
+#[test]
+fn a_pod_that_moves_says_from_where_and_where_to() {
+    let input = fragments();
+    let output = run_with(&["plan", "-", "-o", "json", "--verify"], input.as_bytes());
+    let plan = json(good(&output));
+    assert_eq!(pairs(&plan, "evicted"), [("b-0", "n2")]);
+    assert_eq!((&plan["evicted"][0]["movesTo"], &plan["evicted"][0]["rule"]["code"]), (&json(r#""n1""#), &json(r#""moves""#)));
+    let moved = plan["pipelined"].as_array().expect("a list").iter().find(|entry| entry["pod"] == "b-0").expect("it moves");
+    assert_eq!((&moved["node"], &moved["movesFrom"]), (&json(r#""n1""#), &json(r#""n2""#)));
+    assert_eq!(plan["summary"]["podsMoved"], 1);
+    let output = run_with(&["plan", "-"], input.as_bytes());
+    let text = good(&output);
+    assert!(text.contains("Evictions: 1 pod leaves for 1 gang, 1 of them to another place\n"), "{text}");
+    assert!(text.contains("  ml/b-0  n2    ml/large  moves to n1\n"), "{text}");
+    assert!(text.contains("Decisions: 1 pod of 1 gang start once others have left\n  ml/large"), "{text}");
+    assert!(good(&run_with(&["explain", "-", "b"], input.as_bytes())).contains("b-0 gets n1 in a later cycle"));
+}
+
+#[test]
+fn the_eviction_brake_holds() {
+    let input = fragments();
+    for option in ["--max-evictions", "--max-evictions-per-queue"] {
+        let output = run_with(&["plan", "-", "-o", "json", option, "0"], input.as_bytes());
+        let plan = json(good(&output));
+        assert_eq!((&plan["evicted"], &plan["batches"]), (&json("[]"), &json("[]")));
+        let reasons = plan["pending"][0]["reasons"].as_array().expect("a list");
+        let brake = reasons.iter().find(|reason| reason["code"] == "consolidation-brake").expect("the brake is a reason");
+        assert_eq!((&brake["max"], &brake["needed"]), (&json("0"), &json("1")));
+        assert!(brake["advice"].as_str().is_some_and(|advice| advice.contains(&format!("({option} 1 or more)"))), "{brake}");
+        assert!(good(&run_with(&["plan", "-", option, "0"], input.as_bytes())).contains("the eviction brake holds"));
+        let output = run_with(&["plan", "-", option, "-1"], input.as_bytes());
+        assert!(bad(&output).contains(&format!("'-1' for '{option} <N>'")), "{}", err(&output));
+    }
+    // The command line stands in for what the snapshot says.
+    let own = input.replacen('{', r#"{"schedulerParams": {"muster": {"maxEvictions": 0}}, "#, 1);
+    let evicted = |args: &[&str]| pairs(&json(good(&run_with(args, own.as_bytes()))), "evicted").len();
+    assert_eq!(evicted(&["plan", "-", "-o", "json"]), 0);
+    assert_eq!(evicted(&["plan", "-", "-o", "json", "--max-evictions", "1"]), 1);
+}
+
+#[test]
 fn the_same_input_gives_the_same_plan() {
     let input = run(&["generate", "--nodes", "20", "--pending", "150", "--actions", "allocate", "-o", "-"]);
     let plan = |threads: &str| {
@@ -127,8 +239,16 @@ fn the_same_input_gives_the_same_plan() {
 
 #[test]
 fn the_readable_plan_fits_80_columns() {
-    let input = run(&["generate", "--nodes", "20", "--pending", "300", "--seed", "3", "--actions", "allocate", "-o", "-"]);
-    for args in [&["plan", "-"][..], &["plan", "-", "--all", "--resources", "all"], &["explain", "-"]] {
+    let all = "allocate,consolidation,reclaim,preempt,stalegangeviction";
+    let generate =
+        ["generate", "--nodes", "20", "--pending", "300", "--seed", "3", "--fill", "0.95", "--actions", all, "-o", "-"];
+    let input = run(&generate);
+    for args in [
+        &["plan", "-", "--actions", "allocate"][..],
+        &["plan", "-"],
+        &["plan", "-", "--all", "--resources", "all"],
+        &["explain", "-"],
+    ] {
         let output = run_with(args, &input.stdout);
         let text = good(&output);
         for line in text.lines() {

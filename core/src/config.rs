@@ -5,13 +5,13 @@
 pub enum Action {
     /// Places pending gangs into what is idle or being released.
     Allocate,
-    /// Moves running work to make room. Decides nothing yet.
+    /// Moves running work to make room.
     Consolidation,
-    /// Takes from queues above their fair share. Decides nothing yet.
+    /// Takes from queues above their fair share.
     Reclaim,
-    /// Takes from lower priorities of the same queue. Decides nothing yet.
+    /// Takes from lower priorities of the same queue.
     Preempt,
-    /// Removes gangs that fell below their minimum. Decides nothing yet.
+    /// Removes gangs that fell below their minimum.
     StaleGangEviction,
 }
 
@@ -109,13 +109,78 @@ impl Plugins {
     };
 }
 
+/// From which of its queues a running gang takes its protection against reclaim (plugin `minruntime`, semantics.md §9.6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReclaimProtection {
+    /// From where the two queues' paths part, upwards.
+    CommonAncestor,
+    /// From its own queue upwards.
+    OwnQueue,
+}
+
+/// Times for which a gang that started is not evicted, in nanoseconds, where no queue says otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MinRuntime {
+    /// Against `preempt`.
+    pub preempt: i64,
+    /// Against `reclaim`.
+    pub reclaim: i64,
+    /// Where `reclaim` looks for it.
+    pub reclaim_by: ReclaimProtection,
+}
+
+/// Who may be evicted, for whom, and when.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct VictimRules {
+    /// A generator of scenarios is on (plugins `sg-nodelocalgreedy`, `sg-multinodegang`); without one nobody is evicted for others.
+    pub search: bool,
+    /// Gangs that `consolidation` may move for one asker: 0 turns it off, `None` is no bound.
+    pub consolidation_jobs_max: Option<u32>,
+    /// Victims of `reclaim` that find another place do not count as taken (semantics.md §6.6.3).
+    pub consolidating_reclaim: bool,
+    /// How much a reclaimer must stay below the relative holdings of those it takes from, ≥ 1 (semantics.md §6.6.3).
+    pub saturation_multiplier: f64,
+    /// `None`: plugin `minruntime` is off.
+    pub min_runtime: Option<MinRuntime>,
+    /// How long a gang may be below its minimum, in nanoseconds; negative: for ever.
+    pub staleness_grace: i64,
+    /// Simulations for one asker before its search is given up, and says so.
+    pub simulations_max: u32,
+    /// The eviction brake: pods told to leave in one cycle, moved ones included; `None`: no bound.
+    pub evictions_max: Option<u32>,
+    /// The same for the pods of one leaf queue.
+    pub queue_evictions_max: Option<u32>,
+    /// Proofs by counting and what is remembered of other askers. They change no decision; tests switch them off to show that.
+    pub shortcuts: bool,
+}
+
+impl VictimRules {
+    /// KAI's defaults (semantics.md §0.5).
+    pub const KAI_DEFAULT: Self = Self {
+        search: true,
+        consolidation_jobs_max: Some(16),
+        consolidating_reclaim: true,
+        saturation_multiplier: 1.0,
+        min_runtime: Some(MinRuntime { preempt: 0, reclaim: 0, reclaim_by: ReclaimProtection::CommonAncestor }),
+        staleness_grace: 60_000_000_000,
+        simulations_max: 128,
+        evictions_max: None,
+        queue_evictions_max: None,
+        shortcuts: true,
+    };
+}
+
 /// Settings of one cycle.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
     /// The actions to run, in this order.
     pub actions: Vec<Action>,
-    /// At most this many gangs of each leaf queue are tried by `allocate` in a cycle; `None`: all.
-    pub allocate_depth: Option<u32>,
+    /// The instant of the cycle, nanoseconds since 1970.
+    pub now: i64,
+    /// At most this many gangs of each leaf queue are tried by an action in a cycle, by [`Action`]; `None`: all.
+    pub depth: [Option<u32>; Action::DEFAULT.len()],
+    /// Who may be evicted, for whom, and when.
+    pub victims: VictimRules,
     /// Switches.
     pub plugins: Plugins,
     /// `None`: plugin `nodeplacement` is off, equally good nodes are taken by name.
@@ -134,7 +199,9 @@ impl Config {
     pub fn kai_default() -> Self {
         Self {
             actions: Action::DEFAULT.to_vec(),
-            allocate_depth: None,
+            now: 0,
+            depth: [None; Action::DEFAULT.len()],
+            victims: VictimRules::KAI_DEFAULT,
             plugins: Plugins::ALL,
             node_placement: Some(NodePlacement { gpu: Strategy::Binpack, cpu: Strategy::Binpack }),
             card_order: CardOrder::Pack,

@@ -2,13 +2,14 @@
 
 use bumpalo::Bump;
 
-use crate::actions::{Plan, allocate};
+use crate::actions::{Plan, allocate, evict_for, stale_gang};
 use crate::config::{Action, Config};
 use crate::fair_share;
 use crate::order::Order;
 use crate::outcome::{Decision, DecisionKind, Outcome, QueueReport};
 use crate::pending::Failures;
 use crate::place::NodeSearch;
+use crate::search::SearchMemory;
 use crate::snapshot::{PodStatus, Snapshot};
 use crate::statement::Statement;
 use crate::tables::Tables;
@@ -44,6 +45,7 @@ pub struct Scheduler {
     search: NodeSearch,
     order: Order,
     failures: Failures,
+    victims: SearchMemory,
     shares: fair_share::Scratch,
     arena: Bump,
     turns_before: u64,
@@ -63,6 +65,7 @@ impl Scheduler {
             statement,
             order: Order::default(),
             failures: Failures::default(),
+            victims: SearchMemory::default(),
             shares: fair_share::Scratch::default(),
             arena: Bump::new(),
             turns_before: 0,
@@ -89,12 +92,12 @@ impl Scheduler {
             };
             match action {
                 Action::Allocate => allocate::run(&mut plan),
-                // Not built yet: `api` warns of it, and nothing is decided.
-                Action::Consolidation | Action::Reclaim | Action::Preempt | Action::StaleGangEviction => {}
+                Action::Consolidation | Action::Reclaim | Action::Preempt => evict_for::run(&mut plan, &mut self.victims, action),
+                Action::StaleGangEviction => stale_gang::run(&mut plan, &mut self.victims.brake),
             }
         }
         begin(Stage::Explain);
-        self.failures.explain(&mut self.tables, &mut self.statement, config, &mut self.search, &mut self.outcome);
+        self.failures.explain(&self.tables, config, &mut self.outcome);
         self.report();
         &self.outcome
     }
@@ -121,6 +124,7 @@ impl Scheduler {
         self.outcome.clear();
         self.statement.begin(&self.tables);
         self.failures.clear(&self.tables);
+        self.victims.brake.begin(&self.tables);
         self.tables.pods.line_up_again();
         self.search.index.begin(&mut self.tables, config, &self.search.feasible, self.turns_before);
         self.turns_before = self.search.index.turn();
@@ -130,13 +134,17 @@ impl Scheduler {
     fn report(&mut self) {
         let outcome = &mut self.outcome;
         for op in self.statement.ops() {
-            let (Some(node), kind) = (op.after.node, kind_of(op.after.status)) else { continue };
+            let kind = kind_of(op.after.status);
+            // A pod that only had a promise leaves no node behind: it is told to leave the one it was promised.
+            let Some(node) = op.after.node.or(op.before.node) else { continue };
             let start = outcome.groups.len();
             outcome.groups.extend_from_slice(self.tables.pods.groups_of(op.after));
             let cut = |i: usize| u32::try_from(i).expect("groups are counted in u32");
             let groups = (cut(start), cut(outcome.groups.len()));
             outcome.decisions.push(Decision { kind, pod: op.pod, node, groups, action: op.action });
         }
+        outcome.evictions.extend_from_slice(self.statement.evictions());
+        outcome.batches.extend_from_slice(self.statement.batches());
         let queues = &self.tables.queues;
         for queue in queues.parent.indices() {
             outcome.queues.push(QueueReport {

@@ -71,6 +71,15 @@ pub enum Reason {
         /// What.
         short: Shortage,
     },
+    /// It has what it must have and takes one step (a pod, or an optional member) in an action and cycle; it got one.
+    OneStep,
+    /// Nobody was evicted or moved for it either.
+    NotHelped {
+        /// By this action.
+        action: Action,
+        /// Why.
+        why: Unhelped,
+    },
     /// Pods found no node.
     NoNode {
         /// The first pod that found none.
@@ -83,6 +92,76 @@ pub enum Reason {
         refusals: Tally,
         /// The node that came nearest, if some node failed for resources only.
         nearest: Option<Nearest>,
+    },
+}
+
+/// Why an action evicted or moved nobody for a gang that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unhelped {
+    /// Its preemption delay is not over.
+    Delayed {
+        /// Nanoseconds left.
+        left: i64,
+    },
+    /// Work is moved only for gangs that may be evicted themselves.
+    NotPreemptible,
+    /// Its queue would hold more than its fair share (semantics.md §6.6.1).
+    AboveShare(Bound),
+    /// It may not be evicted itself, and its queue would hold more such work than its quota.
+    AboveQuota(Bound),
+    /// A queue on its path would exceed its limit, whoever goes who may go.
+    OverLimit(Bound),
+    /// `queueDepthPerAction` gangs of its queue came before it.
+    BeyondQueueDepth {
+        /// The bound.
+        depth: u32,
+    },
+    /// Nobody runs whom the action may take for it.
+    Nobody,
+    /// No queue beside its own is above what it may count on; this one comes nearest (semantics.md §6.6.2, §6.6.3).
+    KeepsShare(Bound),
+    /// Its queue would be served beyond its share and at least as far as the one beside it, whatever is taken there (semantics.md
+    /// §6.6.3). The bounds are the fair shares.
+    Saturated {
+        /// Its queue at that level.
+        ours: Bound,
+        /// The one beside it.
+        theirs: Bound,
+    },
+    /// If everybody went who may, too few of its pods would find a node, each kind of pod counted by itself.
+    TooLittle {
+        /// How many pods of one kind it has to place at once.
+        pods: u32,
+        /// How many of them would find one.
+        most: u32,
+    },
+    /// Moving frees nothing: fewer GPUs are free on all nodes together than are asked for. Micro-GPU.
+    TooLittleFree {
+        /// Asked for at once.
+        asked: i64,
+        /// Free.
+        free: i64,
+    },
+    /// Everybody was tried in order; with nobody told to leave does it start within the rules.
+    NoArrangement {
+        /// Simulations.
+        tries: u32,
+    },
+    /// The most simulations for one gang were made; see `VictimRules::simulations_max`.
+    GivenUp {
+        /// Simulations.
+        tries: u32,
+    },
+    /// A solution was found, but it would exceed the eviction brake.
+    Brake {
+        /// The leaf queue that would lose too many; `None`: the cycle.
+        queue: Option<QueueIdx>,
+        /// Pods that may be evicted.
+        max: u32,
+        /// Pods that were already.
+        so_far: u32,
+        /// Pods that would have to.
+        needed: u32,
     },
 }
 

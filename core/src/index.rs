@@ -64,10 +64,21 @@ indices! {
 }
 
 /// A column: a `Vec` that only its own kind of index opens.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub struct Col<I, T> {
     cells: Vec<T>,
     of: PhantomData<fn(I)>,
+}
+
+impl<I, T: Clone> Clone for Col<I, T> {
+    fn clone(&self) -> Self {
+        Self { cells: self.cells.clone(), of: PhantomData }
+    }
+
+    /// Uses the memory again.
+    fn clone_from(&mut self, source: &Self) {
+        self.cells.clone_from(&source.cells);
+    }
 }
 
 impl<I: Idx, T> Col<I, T> {

@@ -20,6 +20,7 @@ pub mod order;
 pub mod outcome;
 pub mod pending;
 pub mod place;
+pub mod search;
 pub mod snapshot;
 pub mod statement;
 pub mod tables;

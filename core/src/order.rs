@@ -13,11 +13,11 @@ use crate::tables::queues::Queues;
 use crate::units::{Amounts, MICRO_PER_GPU, Resource, UNLIMITED};
 
 /// A gang's place in its leaf; smaller is first.
-type Turn = (Reverse<i32>, u8, GangIdx);
+pub(crate) type Turn = (Reverse<i32>, u8, GangIdx);
 
 /// What a queue is compared by; see [`Standing::before`].
 #[derive(Clone, Copy, Debug)]
-struct Standing {
+pub(crate) struct Standing {
     over_utilised: bool,
     starved: bool,
     priority: i32,
@@ -138,16 +138,28 @@ impl Order {
     }
 }
 
-fn turn(tables: &Tables, config: &Config, gang: GangIdx) -> Turn {
+pub(crate) fn turn(tables: &Tables, config: &Config, gang: GangIdx) -> Turn {
     let priority = if config.plugins.priority { tables.gangs.priority[gang] } else { 0 };
     let elastic = if config.plugins.elastic { tables.gangs.elastic_rank(gang) } else { 0 };
     (Reverse(priority), elastic, gang)
 }
 
 impl Standing {
-    fn of(tables: &Tables, queue: QueueIdx, asks: Amounts) -> Self {
-        let Queues { fair_share, allocated, quota, limit, priority, .. } = &tables.queues;
-        let (held, deserved) = (allocated[queue], quota[queue]);
+    /// How a queue stands as a giver that held `held` when the search began; `given` is what the leaf in it that would give next
+    /// gave so far, and what it would give next (semantics.md §4.4, victim mode).
+    pub(crate) fn of_victims(tables: &Tables, queue: QueueIdx, held: Amounts, given: Amounts) -> Self {
+        let mut standing = Self::of_holder(tables, queue, held, Amounts::ZERO);
+        standing.share_with_next = dominant_share(held - given, standing.allocatable, tables.pie);
+        standing
+    }
+
+    pub(crate) fn of(tables: &Tables, queue: QueueIdx, asks: Amounts) -> Self {
+        Self::of_holder(tables, queue, tables.queues.allocated[queue], asks)
+    }
+
+    fn of_holder(tables: &Tables, queue: QueueIdx, held: Amounts, asks: Amounts) -> Self {
+        let Queues { fair_share, quota, limit, priority, .. } = &tables.queues;
+        let deserved = quota[queue];
         let with_next = held + asks;
         let allocatable = allocatable_share(deserved, limit[queue], fair_share[queue]);
         Self {
@@ -162,7 +174,7 @@ impl Standing {
     }
 
     /// Semantics.md §4.1, steps 1 to 7; `Equal` leaves it to the order of the queues.
-    fn before(&self, other: &Self) -> Ordering {
+    pub(crate) fn before(&self, other: &Self) -> Ordering {
         self.over_utilised
             .cmp(&other.over_utilised)
             .then_with(|| other.starved.cmp(&self.starved))

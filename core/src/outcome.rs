@@ -1,7 +1,7 @@
 //! What a cycle decided, as plain data in the order of the decisions.
 
 use crate::config::Action;
-use crate::explain::Reason;
+use crate::explain::{Bound, Reason};
 use crate::index::{Col, GangIdx, GroupIdx, NodeIdx, PodIdx, QueueIdx};
 use crate::units::Amounts;
 
@@ -30,6 +30,62 @@ pub struct Decision {
     pub groups: (u32, u32),
     /// The action that decided.
     pub action: Action,
+}
+
+/// By which rule a pod was told to leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// Its queue, at the level where it parts from the asker's, held more than it may count on (semantics.md §6.6.3,
+    /// MaintainFairShare). The bound is that share, what is held is without those taken before.
+    AboveShare(Bound),
+    /// The same with the queue's quota, the asker's queue staying within its own (GuaranteeDeservedQuota).
+    AboveQuota(Bound),
+    /// Its priority is lower and it is in the same queue (semantics.md §6.7).
+    LowerPriority {
+        /// Its priority.
+        victim: i32,
+        /// The asker's.
+        asker: i32,
+    },
+    /// It is not lost: it was given another place.
+    Moves,
+    /// Its gang is below its minimum, for longer than it may be (semantics.md §6.8). Nanoseconds.
+    Stale {
+        /// For how long.
+        since: i64,
+        /// How long it may be.
+        grace: i64,
+    },
+    /// Plugin `proportion` is off: no rule protects queues.
+    NoRule,
+}
+
+/// For whom a pod was told to leave, and why it may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Eviction {
+    /// The gang that gets its place; `None`: a stale gang leaves for nobody.
+    pub asker: Option<GangIdx>,
+    /// By which rule.
+    pub why: Why,
+}
+
+/// What was done for one gang by evicting or moving others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Batch {
+    /// The gang.
+    pub asker: GangIdx,
+    /// The action.
+    pub action: Action,
+    /// Its pods that got a place.
+    pub placed: u32,
+    /// Pods that lost theirs.
+    pub evicted: u32,
+    /// Pods that got another one.
+    pub moved: u32,
+    /// No choice does with fewer than so many pods, evicted and moved ones together (a lower bound).
+    pub least: u32,
+    /// Simulations that it took.
+    pub tries: u32,
 }
 
 /// A gang with pods that still wait when the cycle ends, and why. Pods that were promised a node do not wait.
@@ -63,6 +119,10 @@ pub struct Outcome {
     pub decisions: Vec<Decision>,
     /// What [`Decision::groups`] points into.
     pub groups: Vec<GroupIdx>,
+    /// For whom and why, one for each decision to evict, in their order.
+    pub evictions: Vec<Eviction>,
+    /// One for each gang for whom others were evicted or moved, in the order in which that was decided.
+    pub batches: Vec<Batch>,
     /// In gang order.
     pub pending: Vec<PendingGang>,
     /// What [`PendingGang::reasons`] points into.
@@ -90,6 +150,8 @@ impl Outcome {
     pub fn clear(&mut self) {
         self.decisions.clear();
         self.groups.clear();
+        self.evictions.clear();
+        self.batches.clear();
         self.pending.clear();
         self.reasons.clear();
         self.queues.clear();

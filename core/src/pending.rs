@@ -1,13 +1,14 @@
 //! From failed turns to reasons: what is remembered during the cycle, and what is worked out when it ends.
 //!
-//! A turn that failed with nothing placed is explained at the end, against what is left then, once for each class. A turn
-//! that failed with some members placed is explained on the spot, before they are taken back.
+//! A turn that failed with nothing placed is explained when `allocate` ends, against what is left then, once for each class. A
+//! turn that failed with some members placed is explained on the spot, before they are taken back. Actions that evict add why
+//! they did not help.
 
 use muster_kernels::{fit, mask};
 use rayon::prelude::*;
 
 use crate::config::{Action, CardOrder, Config};
-use crate::explain::{Nearest, Reason, Refusal, Scarce, Shortage, Tally};
+use crate::explain::{Nearest, Reason, Refusal, Scarce, Shortage, Tally, Unhelped};
 use crate::feasible::Feasible;
 use crate::index::{ClassIdx, Col, GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
 use crate::outcome::{Outcome, PendingGang};
@@ -40,7 +41,7 @@ struct Seen {
     nearest: Option<Nearest>,
 }
 
-/// A class that found no node, to be looked at when the cycle ends.
+/// A class that found no node, to be looked at when `allocate` ends.
 #[derive(Clone, Debug)]
 struct Look {
     class: ClassIdx,
@@ -58,6 +59,8 @@ pub struct Failures {
     of: Col<GangIdx, Option<Failure>>,
     reasons: Vec<Reason>,
     start: usize,
+    /// Why nobody was evicted for a gang, or that it was helped, with a number that orders them.
+    help: Vec<(GangIdx, u32, Reason)>,
     /// Gangs of this many pods alike, or more, cannot be placed until something is freed.
     refused: Col<ClassIdx, u32>,
     looks: Vec<Look>,
@@ -70,8 +73,8 @@ impl Failures {
     pub fn clear(&mut self, tables: &Tables) {
         self.of.reset(tables.gangs.queue.len(), None);
         self.reasons.clear();
+        self.help.clear();
         self.refused.reset(tables.classes.row.len(), u32::MAX);
-        self.look_of.reset(tables.classes.row.len(), None);
     }
 
     /// Reasons pushed from here on belong to a gang.
@@ -88,6 +91,19 @@ impl Failures {
     /// The gang's reasons are complete.
     pub fn end(&mut self, gang: GangIdx) {
         self.of[gang] = Some(Failure::Reasons(cut(self.start), cut(self.reasons.len())));
+    }
+
+    /// An action evicted or moved nobody for the gang.
+    pub fn not_helped(&mut self, gang: GangIdx, action: Action, why: Unhelped) {
+        self.help.push((gang, cut(self.help.len()), Reason::NotHelped { action, why }));
+    }
+
+    /// An action found places for the gang after all: what was said of it before does not matter any more.
+    pub fn helped(&mut self, tables: &Tables, gang: GangIdx) {
+        self.of[gang] = None;
+        if tables.gangs.pending(gang) > 0 {
+            self.help.push((gang, cut(self.help.len()), Reason::OneStep));
+        }
     }
 
     /// The gang was not tried.
@@ -126,27 +142,43 @@ impl Failures {
         self.end(gang);
     }
 
-    /// Writes why each gang with waiting pods waits, at the end of a cycle. The tables are as before when it is done.
-    pub fn explain(
-        &mut self,
-        tables: &mut Tables,
-        statement: &mut Statement,
-        config: &Config,
-        search: &mut NodeSearch,
-        outcome: &mut Outcome,
-    ) {
+    /// `allocate` is done: works out why those found no node who found none, against what it left. The tables are as before.
+    pub fn look(&mut self, tables: &mut Tables, statement: &mut Statement, config: &Config, search: &mut NodeSearch) {
+        self.look_of.reset(tables.classes.row.len(), None);
         let looks = self.list_classes(tables, config, search);
         for look in &mut self.looks[..looks] {
             look.try_together(tables, statement, config, search);
         }
         self.look_at_nodes(tables, &search.feasible, looks);
+        for gang in self.of.indices() {
+            if let Some(Failure::NoNode { pod, members, .. }) = self.of[gang] {
+                let reason = self.explain_pod(tables, pod, members);
+                self.begin(gang);
+                self.push(reason);
+                self.end(gang);
+            }
+        }
+    }
+
+    /// Writes why each gang with waiting pods waits, at the end of a cycle.
+    pub fn explain(&mut self, tables: &Tables, config: &Config, outcome: &mut Outcome) {
+        self.help.sort_unstable_by_key(|&(gang, number, _)| (gang, number));
+        let mut help = &self.help[..];
         for gang in (0..tables.gangs.queue.len()).map(GangIdx::new) {
+            let (of_gang, rest) = help.split_at(help.partition_point(|&(of, ..)| of <= gang));
+            help = rest;
             let waiting = waiting_pods(tables, gang);
             if waiting == 0 {
                 continue;
             }
             let start = outcome.reasons.len();
             self.explain_gang(tables, config, gang, waiting, &mut outcome.reasons);
+            let since = of_gang.iter().rposition(|(.., reason)| *reason == Reason::OneStep).unwrap_or(0);
+            outcome.reasons.extend(of_gang[since..].iter().map(|&(.., reason)| reason));
+            if outcome.reasons.len() == start {
+                // The gang has what it must have, and what waits belongs to optional members that lack pods.
+                explain_optional(tables, Member::Gang(gang), &mut outcome.reasons);
+            }
             debug_assert!(outcome.reasons.len() > start, "every gang that waits has a reason");
             let reasons = (cut(start), cut(outcome.reasons.len()));
             outcome.pending.push(PendingGang { gang, pods: waiting, reasons });
@@ -219,15 +251,11 @@ impl Failures {
         }
         match self.of[gang] {
             Some(Failure::Reasons(from, to)) => reasons.extend_from_slice(&self.reasons[from as usize..to as usize]),
-            Some(Failure::NoNode { pod, members, .. }) => reasons.push(self.explain_pod(tables, pod, members)),
+            Some(Failure::NoNode { .. }) => unreachable!("`look` has explained those"),
             None => {}
         }
         if reasons.len() == start && !config.actions.contains(&Action::Allocate) {
             reasons.push(Reason::ActionNotRun(Action::Allocate));
-        }
-        if reasons.len() == start {
-            // The gang has what it must have, and what waits belongs to optional members that lack pods.
-            explain_optional(tables, Member::Gang(gang), reasons);
         }
     }
 

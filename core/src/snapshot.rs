@@ -220,6 +220,10 @@ pub struct QueueRow {
     pub weight: [f64; 3],
     /// Historical usage per resource as a share of the cluster, ≥ 0 (semantics.md §3.6).
     pub usage: [f64; 3],
+    /// How long its gangs are not preempted after they started, in nanoseconds; `None`: the queue above says.
+    pub preempt_min_runtime: Option<i64>,
+    /// The same against reclaim.
+    pub reclaim_min_runtime: Option<i64>,
 }
 
 /// Why a gang has no queue to be served in.
@@ -248,6 +252,25 @@ pub struct GangRow {
     pub pods: Span<PodIdx>,
     /// Not tried until its owner asks again (`schedulingBackoff`), though its pods count.
     pub backed_off: bool,
+    /// When things happened to it.
+    pub times: GangTimes,
+}
+
+/// Instants are nanoseconds since 1970, durations nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GangTimes {
+    /// When it was created.
+    pub created: i64,
+    /// When it last began to run.
+    pub started: Option<i64>,
+    /// When it was last evicted.
+    pub evicted: Option<i64>,
+    /// Since when it is below its minimum, as far as was seen.
+    pub stale: Option<i64>,
+    /// How long it waits before others are evicted for it.
+    pub preemption_delay: i64,
+    /// How long it may be below its minimum; negative: for ever; `None`: as configured.
+    pub staleness_grace: Option<i64>,
 }
 
 /// A member of a gang's tree.

@@ -6,9 +6,10 @@
 
 use crate::config::Action;
 use crate::index::{GroupIdx, Idx, NodeIdx, PodIdx};
+use crate::outcome::{Batch, Eviction};
 use crate::snapshot::PodStatus;
-use crate::tables::Tables;
-use crate::tables::pods::Placement;
+use crate::tables::pods::{Left, Placement};
+use crate::tables::{Tables, holds_node};
 
 /// One pod, moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,12 +52,18 @@ pub struct Statement {
     ops: Vec<Op>,
     cards_at_start: usize,
     group_list_at_start: usize,
+    /// Reused by `settle_since`.
+    scratch: Vec<Op>,
+    evictions: Vec<Eviction>,
+    batches: Vec<Batch>,
 }
 
 impl Statement {
     /// Forgets the log; what the tables hold now is the new start.
     pub fn begin(&mut self, tables: &Tables) {
         self.ops.clear();
+        self.evictions.clear();
+        self.batches.clear();
         self.cards_at_start = tables.gpus.node.len();
         self.group_list_at_start = tables.pods.group_list.len();
     }
@@ -79,19 +86,55 @@ impl Statement {
         &self.ops
     }
 
+    /// For whom and why, one for each operation of a settled turn that tells a pod to leave, in their order.
+    #[must_use]
+    pub fn evictions(&self) -> &[Eviction] {
+        &self.evictions
+    }
+
+    /// What was done for whom, in order.
+    #[must_use]
+    pub fn batches(&self) -> &[Batch] {
+        &self.batches
+    }
+
+    /// Says for whom and why the next pod of a settled turn was told to leave.
+    pub fn account(&mut self, eviction: Eviction) {
+        self.evictions.push(eviction);
+    }
+
+    /// Says what a settled turn came to.
+    pub fn close_batch(&mut self, batch: Batch) {
+        self.batches.push(batch);
+    }
+
+    /// The operations since a mark, by their place in [`Statement::ops`].
+    #[must_use]
+    pub const fn positions_since(&self, mark: Mark) -> std::ops::Range<usize> {
+        mark.ops..self.ops.len()
+    }
+
     /// The operations since a mark, in order.
     #[must_use]
     pub fn since(&self, mark: Mark) -> &[Op] {
         &self.ops[mark.ops..]
     }
 
-    /// Gives a waiting pod a node: at once (`Allocated`), or when what is leaving there is gone (`Pipelined`).
+    /// Gives a waiting pod a node: at once (`Allocated`), or when what is leaving there is gone (`Pipelined`). A pod that was
+    /// told to leave in this turn only ever waits; if it gets what it has, it stays and was never told (semantics.md §6.0).
     ///
     /// # Panics
     /// If the pod does not wait.
     pub fn place(&mut self, tables: &mut Tables, pod: PodIdx, node: NodeIdx, cards: Cards<'_>, waits: bool, action: Action) {
-        let before = tables.pods.placement(pod);
-        assert_eq!(before.status, PodStatus::Pending, "only a waiting pod is placed");
+        assert!(tables.pods.is_waiting(pod), "only a waiting pod is placed");
+        let evicted_from = tables.pods.evicted_from[pod];
+        if let Some(home) = evicted_from.filter(|home| home.node == Some(node))
+            && cards.opened == 0
+            && cards.joined == tables.pods.groups_of(home)
+        {
+            self.push(tables, pod, home, action);
+            return;
+        }
         let start = tables.pods.group_list.len();
         tables.pods.group_list.extend_from_slice(cards.joined);
         for _ in 0..cards.opened {
@@ -99,8 +142,43 @@ impl Statement {
             tables.pods.group_list.push(group);
         }
         let groups = (cut(start), cut(tables.pods.group_list.len()));
-        let status = if waits { PodStatus::Pipelined } else { PodStatus::Allocated };
-        let after = Placement { status, node: Some(node), groups };
+        let status = if waits || evicted_from.is_some() { PodStatus::Pipelined } else { PodStatus::Allocated };
+        let leaves = evicted_from
+            .filter(|home| holds_node(home.status))
+            .and_then(|home| Some(Left { node: home.node?, groups: home.groups }));
+        self.push(tables, pod, Placement { status, node: Some(node), groups, leaves }, action);
+    }
+
+    /// Tells a pod to leave. One that only has a promise loses it at once.
+    ///
+    /// # Panics
+    /// If the pod has neither a node nor the promise of one, or is moving already.
+    pub fn evict(&mut self, tables: &mut Tables, pod: PodIdx, action: Action) {
+        let before = tables.pods.placement(pod);
+        assert!(
+            crate::tables::is_active(before.status) && before.leaves.is_none(),
+            "only a pod that is not leaving is told to leave"
+        );
+        let node = before.node.filter(|_| holds_node(before.status));
+        let groups = if node.is_some() { before.groups } else { (0, 0) };
+        tables.pods.evicted_from[pod] = Some(before);
+        self.push(tables, pod, Placement { status: PodStatus::Releasing, node, groups, leaves: None }, action);
+        if let Some(subgroup) = tables.pods.subgroup[pod] {
+            tables.pods.line_up_set(subgroup);
+        }
+    }
+
+    /// Takes back that a pod was told to leave.
+    ///
+    /// # Panics
+    /// If it was not, in this turn.
+    pub fn keep(&mut self, tables: &mut Tables, pod: PodIdx, action: Action) {
+        let home = tables.pods.evicted_from[pod].expect("only a pod that was told to leave is kept");
+        self.push(tables, pod, home, action);
+    }
+
+    fn push(&mut self, tables: &mut Tables, pod: PodIdx, after: Placement, action: Action) {
+        let before = tables.pods.placement(pod);
         shift(tables, pod, before, after);
         self.ops.push(Op { pod, before, after, action });
     }
@@ -109,7 +187,9 @@ impl Statement {
     /// whole).
     pub fn delay_since(&mut self, tables: &mut Tables, mark: Mark) {
         for op in &mut self.ops[mark.ops..] {
-            if op.after.status == PodStatus::Allocated {
+            // Who was told to leave and is where it was starts nothing.
+            let stays = tables.pods.evicted_from[op.pod] == Some(op.after);
+            if op.after.status == PodStatus::Allocated && !stays {
                 let delayed = Placement { status: PodStatus::Pipelined, ..op.after };
                 shift(tables, op.pod, op.after, delayed);
                 op.after = delayed;
@@ -117,11 +197,46 @@ impl Statement {
         }
     }
 
+    /// A turn stands: what cancels out in it is dropped, evictions come before the placements that they make possible, and
+    /// nobody is movable any more.
+    pub fn settle_since(&mut self, tables: &mut Tables, mark: Mark) {
+        self.scratch.clear();
+        for op in &self.ops[mark.ops..] {
+            if let Some(home) = tables.pods.evicted_from[op.pod] {
+                let stays = tables.pods.placement(op.pod) == home;
+                if !stays && op.before == home {
+                    self.scratch.push(*op);
+                }
+            }
+        }
+        for op in &self.ops[mark.ops..] {
+            let last = tables.pods.placement(op.pod) == op.after;
+            let evicted = tables.pods.evicted_from[op.pod];
+            if last && op.after.status != PodStatus::Releasing && evicted != Some(op.after) {
+                self.scratch.push(*op);
+            }
+        }
+        let evicted = std::mem::take(&mut self.scratch);
+        for op in self.ops.drain(mark.ops..) {
+            count_movable(tables, op.pod, -1);
+            tables.pods.evicted_from[op.pod] = None;
+        }
+        self.ops.extend_from_slice(&evicted);
+        self.scratch = evicted;
+    }
+
     /// Undoes everything since the mark, last first.
     pub fn rollback(&mut self, tables: &mut Tables, mark: Mark) {
         while self.ops.len() > mark.ops {
             let op = self.ops.pop().expect("the log is longer than the mark");
             shift(tables, op.pod, op.after, op.before);
+            if tables.pods.evicted_from[op.pod] == Some(op.before) && op.after.status == PodStatus::Releasing {
+                tables.pods.evicted_from[op.pod] = None;
+            }
+        }
+        if mark.ops == 0 {
+            self.evictions.clear();
+            self.batches.clear();
         }
         while tables.gpus.node.len() > mark.cards {
             tables.gpus.close();
@@ -132,18 +247,32 @@ impl Statement {
 
 /// Uncharges one placement of a pod and charges another, in every table.
 fn shift(tables: &mut Tables, pod: PodIdx, from: Placement, to: Placement) {
+    count_movable(tables, pod, -1);
     charge(tables, pod, from, -1);
     charge(tables, pod, to, 1);
     tables.pods.set_placement(pod, to);
+    count_movable(tables, pod, 1);
+}
+
+/// Counts a pod that looks for another place in or out.
+fn count_movable(tables: &mut Tables, pod: PodIdx, sign: i32) {
+    if tables.pods.status[pod] == PodStatus::Releasing
+        && tables.pods.evicted_from[pod].is_some()
+        && let Some(subgroup) = tables.pods.subgroup[pod]
+    {
+        let movable = &mut tables.gangs.counts[subgroup].movable;
+        *movable = movable.checked_add_signed(sign).expect("a pod is counted out only once");
+    }
 }
 
 fn charge(tables: &mut Tables, pod: PodIdx, place: Placement, sign: i64) {
-    if let Some(node) = place.node {
-        let class = tables.pods.class[pod];
-        let groups = std::mem::take(&mut tables.pods.group_list);
-        let held = &groups[place.groups.0 as usize..place.groups.1 as usize];
-        tables.charge_node(class, node, place.status, held, false, sign);
-        tables.pods.group_list = groups;
+    let class = tables.pods.class[pod];
+    let leaves = place.leaves.map(|left| (left.node, left.groups, PodStatus::Releasing));
+    let stays = place.node.map(|node| (node, place.groups, place.status));
+    for (node, groups, status) in leaves.into_iter().chain(stays) {
+        let list = std::mem::take(&mut tables.pods.group_list);
+        tables.charge_node(class, node, status, &list[groups.0 as usize..groups.1 as usize], false, sign);
+        tables.pods.group_list = list;
     }
     if let Some(subgroup) = tables.pods.subgroup[pod] {
         tables.gangs.count(subgroup, place.status, sign);

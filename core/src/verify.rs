@@ -27,6 +27,11 @@ pub fn ledgers(rows: &Snapshot, tables: &Tables) -> Option<String> {
     now.groups = tables.gpus.node.clone();
     now.pod_groups.clone_from(&tables.pods.group_list);
     let mut again = Tables::load(&now);
+    // A pod that moves still holds what it leaves.
+    for (pod, left) in tables.pods.leaves.entries().filter_map(|(pod, left)| Some((pod, (*left)?))) {
+        let groups = &tables.pods.group_list[left.groups.0 as usize..left.groups.1 as usize];
+        again.charge_node(tables.pods.class[pod], left.node, PodStatus::Releasing, groups, false, 1);
+    }
     // The loader takes every shared card for one whose reservation pod is among the pods; those of new cards are still to come.
     for group in (tables.gpus.at_start..tables.gpus.node.len()).map(GroupIdx::new) {
         let (holds, keeps) = (again.gpus.holders[group] > 0, again.gpus.keepers[group] > 0);

@@ -2,19 +2,25 @@
 
 #![forbid(unsafe_code)]
 
+use muster_core::config::Action;
 use muster_core::cycle::Scheduler;
 use muster_core::index::{Idx, NodeIdx, PodIdx};
-use muster_core::outcome::{DecisionKind, Outcome};
+use muster_core::outcome::{Decision, DecisionKind, Outcome};
 use muster_core::snapshot::{PodStatus, Snapshot};
 use muster_testkit::check::check;
-use muster_testkit::rows::drafts;
+use muster_testkit::rows::{contended_drafts, drafts, fragmented_drafts};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
 /// A way to be wrong; `false` if this outcome cannot be wrong in this way.
 type Wrong = fn(&Snapshot, &mut Outcome) -> bool;
 
-const ALWAYS: [(&str, Wrong); 8] = [
+/// The first decision that starts a pod.
+fn binding(outcome: &mut Outcome) -> Option<&mut Decision> {
+    outcome.decisions.iter_mut().find(|decision| decision.kind == DecisionKind::Bind)
+}
+
+const ALWAYS: [(&str, Wrong); 12] = [
     ("a pod is decided on twice", |_, outcome| {
         let Some(&first) = outcome.decisions.first() else { return false };
         outcome.decisions.push(first);
@@ -22,13 +28,13 @@ const ALWAYS: [(&str, Wrong); 8] = [
     }),
     ("a pod that runs is placed", |rows, outcome| {
         let running = rows.pods.entries().find(|(_, row)| row.status == PodStatus::Running);
-        let (Some((pod, _)), Some(decision)) = (running, outcome.decisions.first_mut()) else { return false };
+        let (Some((pod, _)), Some(decision)) = (running, binding(outcome)) else { return false };
         decision.pod = pod;
         true
     }),
     ("a pod is on a node that is not ready", |rows, outcome| {
         let broken = rows.nodes.entries().find(|(_, row)| !row.ready).filter(|_| rows.config.plugins.predicates);
-        let (Some((node, _)), Some(decision)) = (broken, outcome.decisions.first_mut()) else { return false };
+        let (Some((node, _)), Some(decision)) = (broken, binding(outcome)) else { return false };
         decision.node = node;
         true
     }),
@@ -38,7 +44,8 @@ const ALWAYS: [(&str, Wrong); 8] = [
             let decision = &outcome.decisions[n];
             outcome.groups_of(decision).iter().any(|group| group.at() < rows.groups.len())
         };
-        let shared = (0..outcome.decisions.len()).find(|&n| known(outcome, n)).filter(|_| rows.nodes.len() > 1);
+        let places = |n: &usize| outcome.decisions[*n].kind != DecisionKind::Evict;
+        let shared = (0..outcome.decisions.len()).filter(places).find(|&n| known(outcome, n)).filter(|_| rows.nodes.len() > 1);
         let Some(n) = shared else { return false };
         outcome.decisions[n].node = other(outcome.decisions[n].node);
         true
@@ -56,15 +63,57 @@ const ALWAYS: [(&str, Wrong); 8] = [
             true
         })
     }),
-    ("somebody is evicted", |_, outcome| {
-        outcome.decisions.first_mut().is_some_and(|decision| {
+    ("allocate evicts", |_, outcome| {
+        binding(outcome).is_some_and(|decision| {
             decision.kind = DecisionKind::Evict;
             true
         })
     }),
+    ("a pod is evicted twice", |_, outcome| {
+        let Some(at) = outcome.decisions.iter().position(|d| d.kind == DecisionKind::Evict) else { return false };
+        outcome.decisions.insert(at, outcome.decisions[at]);
+        true
+    }),
+    ("a pod is evicted for nobody", |_, outcome| {
+        let evicts = |d: &Decision| d.kind == DecisionKind::Evict && d.action != Action::StaleGangEviction;
+        let Some(first) = outcome.decisions.iter().position(evicts) else { return false };
+        outcome.decisions.retain(|d| d.kind == DecisionKind::Evict || d.action == Action::Allocate);
+        first < outcome.decisions.len()
+    }),
+    ("a victim may not be evicted", |rows, outcome| {
+        let evicts = |d: &&mut Decision| d.kind == DecisionKind::Evict && d.action != Action::StaleGangEviction;
+        let fixed = rows.pods.entries().find(|(_, row)| {
+            row.status == PodStatus::Running && row.node.is_some() && row.gang.is_some_and(|gang| !rows.gangs[gang].preemptible)
+        });
+        let (Some((pod, row)), Some(decision)) = (fixed, outcome.decisions.iter_mut().find(evicts)) else { return false };
+        (decision.pod, decision.node, decision.groups) = (pod, row.node.expect("it runs"), (0, 0));
+        true
+    }),
+    ("what consolidation moves goes nowhere", |_, outcome| {
+        let moves = |d: &&Decision| d.kind == DecisionKind::Evict && d.action == Action::Consolidation;
+        let Some(pod) = outcome.decisions.iter().find(moves).map(|d| d.pod) else { return false };
+        outcome.decisions.retain(|d| d.pod != pod || d.kind == DecisionKind::Evict);
+        true
+    }),
 ];
 
-const OFTEN: [(&str, Wrong); 4] = [
+const OFTEN: [(&str, Wrong); 6] = [
+    ("a gang that is not stale is evicted as stale", |_, outcome| {
+        let evicts = |d: &&mut Decision| d.kind == DecisionKind::Evict && d.action != Action::StaleGangEviction;
+        let Some(decision) = outcome.decisions.iter_mut().rfind(evicts) else { return false };
+        decision.action = Action::StaleGangEviction;
+        true
+    }),
+    ("reclaim is called preempt, and the other way round", |_, outcome| {
+        for decision in &mut outcome.decisions {
+            decision.action = match decision.action {
+                Action::Reclaim => Action::Preempt,
+                Action::Preempt => Action::Reclaim,
+                other => other,
+            };
+        }
+        outcome.decisions.iter().any(|d| d.kind == DecisionKind::Evict && matches!(d.action, Action::Reclaim | Action::Preempt))
+    }),
     ("everything is on one node", |_, outcome| {
         let Some(&first) = outcome.decisions.first() else { return false };
         outcome.decisions.iter_mut().for_each(|decision| decision.node = first.node);
@@ -78,8 +127,7 @@ const OFTEN: [(&str, Wrong); 4] = [
         })
     }),
     ("what could start waits", |_, outcome| {
-        let bound = outcome.decisions.iter_mut().find(|decision| decision.kind == DecisionKind::Bind);
-        bound.is_some_and(|decision| {
+        binding(outcome).is_some_and(|decision| {
             decision.kind = DecisionKind::Pipeline;
             true
         })
@@ -101,8 +149,9 @@ const OFTEN: [(&str, Wrong); 4] = [
 fn the_checker_notices_what_is_wrong() {
     let mut runner = TestRunner::deterministic();
     let mut tried = [[0_u32; 2]; ALWAYS.len() + OFTEN.len()];
-    for _ in 0..400 {
-        let rows = drafts().new_tree(&mut runner).expect("a draft can be drawn").current().snapshot();
+    let drawn = proptest::prop_oneof![2 => drafts(), 2 => contended_drafts(), 1 => fragmented_drafts()];
+    for _ in 0..600 {
+        let rows = drawn.new_tree(&mut runner).expect("a draft can be drawn").current().snapshot();
         let right = Scheduler::new(&rows).run(&rows.config, &mut |_| {}).clone();
         for (count, (name, spoil)) in tried.iter_mut().zip(ALWAYS.iter().chain(&OFTEN)) {
             let mut wrong = right.clone();

@@ -1,15 +1,18 @@
-//! The plan for machines: the keys of PLAN_CONTRACT.md, then `pending`, `queues` and `summary`.
+//! The plan for machines: the keys of PLAN_CONTRACT.md, then `batches`, `pending`, `queues` and `summary`. Of an eviction it says
+//! for whom and by which rule; a pod that moves is in `evicted` with `movesTo` and in `pipelined` with `movesFrom`.
 
 use std::collections::HashMap;
 
+use muster_api::evictions::rule;
 use muster_api::report;
-use muster_core::index::GroupIdx;
+use muster_core::index::{GroupIdx, NodeIdx, PodIdx};
 use muster_core::outcome::{Decision, DecisionKind};
 use muster_core::units::MICRO_PER_GPU;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::View;
+use super::evictions::{self, Leaving, gang_json};
 use super::gpus::GpuUse;
 use crate::group_names::new_group_names;
 
@@ -22,6 +25,7 @@ struct Output<'a> {
     resource_claims: [Value; 0],
     timing: Value,
     summary: Value,
+    batches: Vec<Value>,
     queues: Vec<Value>,
     pending: Vec<Value>,
 }
@@ -36,18 +40,29 @@ struct Entry<'a> {
     action: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gpu_groups: Vec<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moves_from: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moves_to: Option<&'a str>,
+    /// The gang that gets the place; null for a stale gang.
+    #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
+    asker: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<Value>,
 }
 
 /// One line of JSON.
 pub(super) fn bytes(view: &View<'_>) -> Vec<u8> {
     let new_groups = new_group_names(&view.planned.outcome, &view.loaded.names);
-    let list = |kind| entries(view, kind, &new_groups);
+    let leaving = evictions::all(view);
+    let list = |kind| entries(view, kind, &new_groups, &leaving);
     let mut output = Output {
         bound: list(DecisionKind::Bind),
         pipelined: list(DecisionKind::Pipeline),
         evicted: list(DecisionKind::Evict),
         resource_claims: [],
-        summary: summary(view),
+        summary: summary(view, &leaving),
+        batches: evictions::batches_json(view),
         queues: queues(view),
         pending: pending(view),
         timing: Value::Null,
@@ -58,16 +73,32 @@ pub(super) fn bytes(view: &View<'_>) -> Vec<u8> {
     bytes
 }
 
-fn entries<'a>(view: &'a View<'_>, kind: DecisionKind, new_groups: &'a HashMap<GroupIdx, String>) -> Vec<Entry<'a>> {
+fn entries<'a>(
+    view: &'a View<'_>,
+    kind: DecisionKind,
+    new_groups: &'a HashMap<GroupIdx, String>,
+    leaving: &[Leaving<'a>],
+) -> Vec<Entry<'a>> {
     let names = &view.loaded.names;
-    let entry = |(seq, decision): (usize, &'a Decision)| Entry {
-        seq,
-        namespace: &names.pods[decision.pod].namespace,
-        pod: &names.pods[decision.pod].name,
-        node: &names.nodes[decision.node],
-        action: decision.action.name(),
-        // An eviction says only what leaves.
-        gpu_groups: if kind == DecisionKind::Evict { Vec::new() } else { groups(view, decision, new_groups) },
+    let evictions: HashMap<usize, &Leaving<'a>> = leaving.iter().map(|leaving| (leaving.seq, leaving)).collect();
+    let left: HashMap<PodIdx, NodeIdx> = leaving.iter().map(|leaving| (leaving.decision.pod, leaving.decision.node)).collect();
+    let node = |node: NodeIdx| names.nodes[node].as_str();
+    let entry = |(seq, decision): (usize, &'a Decision)| {
+        let leaving = evictions.get(&seq);
+        let evict = kind == DecisionKind::Evict;
+        Entry {
+            seq,
+            namespace: &names.pods[decision.pod].namespace,
+            pod: &names.pods[decision.pod].name,
+            node: node(decision.node),
+            action: decision.action.name(),
+            // An eviction says only what leaves.
+            gpu_groups: if evict { Vec::new() } else { groups(view, decision, new_groups) },
+            moves_from: left.get(&decision.pod).filter(|_| !evict).map(|&from| node(from)),
+            moves_to: leaving.and_then(|leaving| leaving.moves_to).map(|place| node(place.node)),
+            asker: leaving.map(|leaving| leaving.eviction.asker.map_or(Value::Null, |gang| gang_json(view, gang))),
+            rule: leaving.map(|leaving| rule(&leaving.eviction.why, names)),
+        }
     };
     view.planned.outcome.decisions.iter().enumerate().filter(|(_, decision)| decision.kind == kind).map(entry).collect()
 }
@@ -112,7 +143,8 @@ fn timing(view: &View<'_>) -> Value {
     })
 }
 
-fn summary(view: &View<'_>) -> Value {
+fn summary(view: &View<'_>, leaving: &[Leaving<'_>]) -> Value {
+    let sums = evictions::Sums::of(view, leaving);
     let snapshot = &view.loaded.snapshot;
     let gpus = GpuUse::new(snapshot, &view.planned.outcome);
     let devices = |micro: i64| micro as f64 / MICRO_PER_GPU as f64;
@@ -124,7 +156,11 @@ fn summary(view: &View<'_>) -> Value {
         "pods": snapshot.pods.len(),
         "podsBound": count(DecisionKind::Bind),
         "podsPipelined": count(DecisionKind::Pipeline),
-        "podsEvicted": count(DecisionKind::Evict),
+        "podsEvicted": sums.leave,
+        "podsMoved": sums.moved,
+        "evictionsForGangs": sums.asked_for,
+        "evictionsAtLeast": sums.at_least,
+        "evictionsAboveBound": sums.above_bound(),
         "podsPending": view.planned.outcome.pending.iter().map(|gang| u64::from(gang.pods)).sum::<u64>(),
         "gangsPending": view.planned.outcome.pending.len(),
         "gpusCapacity": devices(gpus.capacity),

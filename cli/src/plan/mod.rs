@@ -1,5 +1,6 @@
 //! `muster plan`: one cycle on one snapshot (PLAN_CONTRACT.md), for people or for machines.
 
+mod evictions;
 pub(crate) mod gpus;
 mod json;
 mod queues;

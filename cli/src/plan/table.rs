@@ -1,17 +1,17 @@
 //! The plan for people: decisions, queues, what waits and why, GPUs, times.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use muster_api::report_amount::bare;
-use muster_api::sentences::{gist, visible};
-use muster_core::index::{GangIdx, NodeIdx};
-use muster_core::outcome::DecisionKind;
+use muster_api::sentences::{gist, most_telling, visible};
+use muster_core::index::{GangIdx, NodeIdx, PodIdx};
+use muster_core::outcome::{Decision, DecisionKind};
 use muster_core::units::Resource;
 
 use super::gpus::GpuUse;
-use super::{View, queues};
+use super::{View, evictions, queues};
 use crate::args::Resources;
 use crate::text::{WIDTH, count, cut, milliseconds, plural, wrap_into};
 
@@ -46,6 +46,7 @@ pub(crate) fn text(view: &View<'_>, resources: Resources, lengths: &Lengths) -> 
     ];
     let _ = writeln!(out, "Cluster: {}", parts.join(", "));
     decisions_into(&mut out, view, lengths);
+    evictions::table_into(&mut out, view, lengths);
     queues::tables_into(&mut out, view, resources, lengths);
     pending_into(&mut out, view, lengths);
     gpus_into(&mut out, view);
@@ -55,39 +56,35 @@ pub(crate) fn text(view: &View<'_>, resources: Resources, lengths: &Lengths) -> 
 
 fn decisions_into(out: &mut String, view: &View<'_>, lengths: &Lengths) {
     let gangs_max = lengths.gangs;
-    let kinds = [
-        (DecisionKind::Bind, "start now", "→"),
-        (DecisionKind::Pipeline, "start once others have left", "→"),
-        (DecisionKind::Evict, "must leave", "from"),
-    ];
-    let mut any = false;
-    for (kind, title, arrow) in kinds {
-        let gangs = gangs_of(view, kind);
+    let kinds = [(DecisionKind::Bind, "start now"), (DecisionKind::Pipeline, "start once others have left")];
+    // Who moves is among the evictions, with the new place.
+    let leaving: HashSet<PodIdx> = view.decisions(DecisionKind::Evict).map(|decision| decision.pod).collect();
+    for (kind, title) in kinds {
+        let decisions: Vec<&Decision> = view.decisions(kind).filter(|decision| !leaving.contains(&decision.pod)).collect();
+        let gangs = gangs_of(view, &decisions);
         if gangs.is_empty() {
             continue;
         }
-        any = true;
-        let pods = view.decisions(kind).count();
-        let (pods, many) = (plural(pods, "pod", "pods"), plural(gangs.len(), "gang", "gangs"));
+        let (pods, many) = (plural(decisions.len(), "pod", "pods"), plural(gangs.len(), "gang", "gangs"));
         let _ = writeln!(out, "\nDecisions: {pods} of {many} {title}");
         let names = &view.loaded.names.gangs;
         let width = gangs.iter().take(gangs_max).map(|gang| visible(&names[gang.gang].to_string()).chars().count()).max();
         let width = width.unwrap_or(0).min(32);
         for gang in gangs.iter().take(gangs_max) {
             let name = cut(&names[gang.gang].to_string(), width);
-            let lead = format!("  {name:<width$}  {} {arrow} ", plural(gang.pods, "pod", "pods"));
+            let lead = format!("  {name:<width$}  {} → ", plural(gang.pods, "pod", "pods"));
             nodes_into(out, view, &lead, &gang.nodes, gangs_max == usize::MAX);
         }
         if let Some(rest) = gangs.len().checked_sub(gangs_max).filter(|&rest| rest > 0) {
             let _ = writeln!(out, "  … and {}{}", plural(rest, "more gang", "more gangs"), lengths.rest);
         }
     }
-    if !any {
+    if view.planned.outcome.decisions.is_empty() {
         out.push_str("\nDecisions: none\n");
     }
 }
 
-/// The pods of one gang that one kind of decision is about.
+/// The pods of one gang that some decisions are about.
 struct GangDecisions {
     gang: GangIdx,
     pods: usize,
@@ -96,11 +93,11 @@ struct GangDecisions {
 }
 
 /// One entry a gang, in the order of their first decisions.
-fn gangs_of(view: &View<'_>, kind: DecisionKind) -> Vec<GangDecisions> {
+fn gangs_of(view: &View<'_>, decisions: &[&Decision]) -> Vec<GangDecisions> {
     let mut gangs: Vec<GangDecisions> = Vec::new();
     let mut position: HashMap<GangIdx, usize> = HashMap::new();
     let mut node_position: HashMap<(GangIdx, NodeIdx), usize> = HashMap::new();
-    for decision in view.decisions(kind) {
+    for &decision in decisions {
         let Some(gang) = view.gang(decision) else { continue };
         let at = *position.entry(gang).or_insert_with(|| {
             gangs.push(GangDecisions { gang, pods: 0, nodes: Vec::new() });
@@ -160,7 +157,7 @@ fn pending_into(out: &mut String, view: &View<'_>, lengths: &Lengths) {
     }
     let mut fates: HashMap<Vec<String>, Fate> = HashMap::new();
     for pending in &outcome.pending {
-        let reasons = outcome.reasons_of(pending).iter();
+        let reasons = most_telling(outcome.reasons_of(pending));
         let gists: Vec<String> = reasons.map(|reason| gist(reason, pending.gang, view.facts())).collect();
         let fate = fates.entry(gists).or_default();
         if fate.gangs == 0 {

@@ -26,7 +26,7 @@ pub fn run(plan: &mut Plan<'_>) {
     let next = |tables: &Tables, gang| next_request(tables, config, gang, smallest_card, arena);
     prefill(plan, &eligible);
     plan.order.begin(plan.tables, config, eligible.iter().copied(), |gang| next(plan.tables, gang));
-    if let Some(depth) = config.allocate_depth {
+    if let Some(depth) = config.depth[Action::Allocate as usize] {
         plan.order.cut(depth as usize, |queue, gang| plan.failures.beyond_depth(gang, queue, depth));
     }
     while let Some(gang) = plan.order.pop(plan.tables, config) {
@@ -35,10 +35,11 @@ pub fn run(plan: &mut Plan<'_>) {
         }
         plan.order.settle(plan.tables, config, gang, |gang| next(plan.tables, gang));
     }
+    plan.failures.look(plan.tables, plan.statement, config, plan.search);
 }
 
 /// Whether a gang lines up: it has a leaf queue, pods that wait, and enough of them (semantics.md §4.4).
-fn is_eligible(tables: &Tables, gang: GangIdx) -> bool {
+pub(crate) fn is_eligible(tables: &Tables, gang: GangIdx) -> bool {
     let gangs = &tables.gangs;
     gangs.queue[gang].is_ok_and(|queue| tables.queues.is_leaf(queue))
         && !gangs.backed_off[gang]

@@ -1,6 +1,8 @@
 //! What a cycle does, action by action.
 
 pub mod allocate;
+pub mod evict_for;
+pub mod stale_gang;
 
 use bumpalo::Bump;
 

@@ -47,6 +47,7 @@ fn gpu_queues(queues: &[Gpus]) -> Queues {
         limit: Amounts::new(UNLIMITED, UNLIMITED, micro(q.limit)),
         weight: [0.0, 0.0, q.weight],
         usage: [0.0, 0.0, q.usage],
+        ..QueueRow::default()
     };
     let requests: Vec<_> = queues.iter().map(|q| Amounts::new(0, 0, micro(q.request))).collect();
     load(queues.iter().map(row).collect(), &requests)
@@ -230,6 +231,7 @@ fn huge_numbers_do_not_overflow() {
         limit: Amounts::UNLIMITED,
         weight: [1e300; 3],
         usage: [0.0; 3],
+        ..QueueRow::default()
     };
     for quota in [0, 1, most, UNLIMITED, -1_000_000, i64::MIN] {
         for pie in [0, 1, most, UNLIMITED, -1, i64::MIN] {
@@ -296,6 +298,7 @@ fn table(rows: &[reference::Row]) -> Queues {
         limit: amounts(row.limit),
         weight: [row.weight as f64; 3],
         usage: [row.usage as f64 / reference::USAGE_PARTS as f64; 3],
+        ..QueueRow::default()
     };
     let requests: Vec<_> = rows.iter().map(|row| amounts(row.request)).collect();
     load(rows.iter().map(row).collect(), &requests)

@@ -20,7 +20,7 @@ use crate::units::Amounts;
 
 /// Members of a set in the order of semantics.md §7.2: those below their minimum, then those with a minimum, then optional
 /// ones, by what they have of it; then by name.
-fn in_order<'b>(tables: &Tables, config: &Config, of: Member, arena: &'b Bump) -> BumpVec<'b, SubgroupIdx> {
+pub(crate) fn in_order<'b>(tables: &Tables, config: &Config, of: Member, arena: &'b Bump) -> BumpVec<'b, SubgroupIdx> {
     let mut members = BumpVec::from_iter_in(tables.gangs.members(of).iter().copied(), arena);
     if config.plugins.subgroup_order && members.len() > 1 {
         // Members are in name order and few; an insertion sort is stable and needs no memory.
@@ -62,7 +62,7 @@ fn step(tables: &Tables, subgroup: SubgroupIdx) -> usize {
 fn can_step(tables: &Tables, member: SubgroupIdx) -> bool {
     let gangs = &tables.gangs;
     if gangs.is_pod_set(member) {
-        gangs.counts[member].pending > 0 && gangs.ready(Member::Subgroup(member))
+        gangs.counts[member].pending + gangs.counts[member].movable > 0 && gangs.ready(Member::Subgroup(member))
     } else {
         let of = Member::Subgroup(member);
         gangs.ready(of) && gangs.members(of).iter().any(|&child| can_step(tables, child))
@@ -88,7 +88,7 @@ fn visit_member(tables: &Tables, config: &Config, of: Member, arena: &Bump, visi
 }
 
 /// How many members of a set have to take a step, and those that can, first to be tried first.
-fn candidates<'b>(tables: &Tables, config: &Config, of: Member, arena: &'b Bump) -> (usize, BumpVec<'b, SubgroupIdx>) {
+pub(crate) fn candidates<'b>(tables: &Tables, config: &Config, of: Member, arena: &'b Bump) -> (usize, BumpVec<'b, SubgroupIdx>) {
     let missing = tables.gangs.threshold(of).saturating_sub(tables.gangs.attained(of)) as usize;
     let mut members = in_order(tables, config, of, arena);
     let below = |member: SubgroupIdx| !tables.gangs.satisfied(Member::Subgroup(member));

@@ -3,7 +3,7 @@
 //! Not known here: nodes and queues' bounds.
 
 use crate::index::{Col, GangIdx, Idx, PodIdx, QueueIdx, Span, SubgroupIdx};
-use crate::snapshot::{NoQueue, PodStatus, Snapshot, SubgroupKind};
+use crate::snapshot::{GangTimes, NoQueue, PodStatus, Snapshot, SubgroupKind};
 use crate::tables::is_active;
 
 /// A position in [`Gangs::child_list`].
@@ -37,6 +37,8 @@ pub struct Counts {
     pub pipelined: u32,
     /// Wait for a node.
     pub pending: u32,
+    /// Were told to leave in the turn that is being tried, and look for another place.
+    pub movable: u32,
     /// Wait for a scheduling gate to go.
     pub gated: u32,
     /// Ended well: they need no node any more and count as present (users.md, 9).
@@ -56,6 +58,8 @@ pub struct Gangs {
     pub preemptible: Col<GangIdx, bool>,
     /// Not tried, though its pods count. Fixed.
     pub backed_off: Col<GangIdx, bool>,
+    /// When things happened to it. Fixed.
+    pub times: Col<GangIdx, GangTimes>,
     /// All its members. Fixed.
     pub subgroups: Col<GangIdx, Span<SubgroupIdx>>,
     /// How many of its top-level members must have their minimum. Fixed.
@@ -87,6 +91,7 @@ impl Gangs {
             self.priority.push(row.priority);
             self.preemptible.push(row.preemptible);
             self.backed_off.push(row.backed_off);
+            self.times.push(row.times);
             self.subgroups.push(row.subgroups);
             self.required.push(row.required);
             self.pods.push(row.pods);
@@ -158,7 +163,7 @@ impl Gangs {
         match of {
             Member::Subgroup(subgroup) if self.is_pod_set(subgroup) => {
                 let counts = self.counts[subgroup];
-                counts.active + counts.succeeded + counts.pending
+                counts.active + counts.succeeded + counts.pending + counts.movable
             }
             _ => self.count_members(of, |member| self.ready(member)),
         }
@@ -201,6 +206,19 @@ impl Gangs {
             }
         }
         rank
+    }
+
+    /// Pods of all leaves of a gang that have a node or the promise of one.
+    #[must_use]
+    pub fn active(&self, gang: GangIdx) -> u32 {
+        self.subgroups[gang].iter().map(|subgroup| self.counts[subgroup].active).sum()
+    }
+
+    /// Whether some pod set has more pods than its minimum (semantics.md §7.1).
+    #[must_use]
+    pub fn elastic(&self, gang: GangIdx) -> bool {
+        let sets = self.subgroups[gang].iter().filter(|&s| self.is_pod_set(s));
+        sets.into_iter().any(|s| self.threshold(Member::Subgroup(s)) < self.counts[s].pods)
     }
 
     /// Counts a pod of a leaf in (`sign` 1) or out (-1).

@@ -52,6 +52,8 @@ impl Dim {
 pub struct Nodes {
     /// Allocatable, per dimension ([`Dim`]). Fixed.
     pub total: Vec<Col<NodeIdx, i64>>,
+    /// GPUs of queue quota that a piece of a dimension stands for (MIG), per dimension. Fixed.
+    pub quota_gpus: Vec<i64>,
     /// Held by nobody, per dimension. Written by `tables` and the statement.
     pub idle: Vec<Col<NodeIdx, i64>>,
     /// Free once everything that is leaving is gone, per dimension. Written by `tables` and the statement.
@@ -104,6 +106,8 @@ impl Nodes {
     pub(crate) fn load(&mut self, rows: &Snapshot) {
         let n = rows.nodes.len();
         self.total = vec![Col::from(vec![0; n]); FIRST_EXTRA + rows.dims.len()];
+        self.quota_gpus = vec![0; FIRST_EXTRA];
+        self.quota_gpus.extend(rows.dims.iter().map(|dim| i64::from(dim.mig_gpus)));
         for masks in [&mut self.card_known, &mut self.ready, &mut self.cpu_only, &mut self.gpu_worker, &mut self.cpu_worker] {
             *masks = super::empty_mask(n);
         }

@@ -25,11 +25,17 @@ pub struct Placement {
     pub node: Option<NodeIdx>,
     /// The shared GPUs it has: a range of [`Pods::group_list`].
     pub groups: (u32, u32),
+    /// Where it still is, if it is to move.
+    pub leaves: Option<Left>,
 }
 
-impl Placement {
-    /// Nowhere.
-    pub const PENDING: Self = Self { status: PodStatus::Pending, node: None, groups: (0, 0) };
+/// A place that a pod is about to leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Left {
+    /// Where.
+    pub node: NodeIdx,
+    /// The shared GPUs it has there: a range of [`Pods::group_list`].
+    pub groups: (u32, u32),
 }
 
 /// One row a pod.
@@ -49,6 +55,10 @@ pub struct Pods {
     pub node: Col<PodIdx, Option<NodeIdx>>,
     /// Its shared GPUs: a range of `group_list`. Written by the statement.
     pub groups: Col<PodIdx, (u32, u32)>,
+    /// Where it still is, if it is to move. Written by the statement.
+    pub leaves: Col<PodIdx, Option<Left>>,
+    /// Where it was before the turn that is being tried told it to leave. Written by the statement.
+    pub evicted_from: Col<PodIdx, Option<Placement>>,
     /// Shared GPUs of all pods; grows during a cycle. Written by the statement.
     pub group_list: Vec<GroupIdx>,
     /// The pods of a pod set in the order in which they are served, a range of `queue_list`. Fixed.
@@ -69,6 +79,8 @@ impl Pods {
             self.status.push(row.status);
             self.node.push(row.node);
             self.groups.push(row.groups);
+            self.leaves.push(None);
+            self.evicted_from.push(None);
         }
         self.group_list.clone_from(&rows.pod_groups);
         self.line_up(rows);
@@ -101,13 +113,15 @@ impl Pods {
     /// Where a pod is.
     #[must_use]
     pub fn placement(&self, pod: PodIdx) -> Placement {
-        Placement { status: self.status[pod], node: self.node[pod], groups: self.groups[pod] }
+        let (status, node, groups, leaves) = (self.status[pod], self.node[pod], self.groups[pod], self.leaves[pod]);
+        Placement { status, node, groups, leaves }
     }
 
     pub(crate) fn set_placement(&mut self, pod: PodIdx, to: Placement) {
         self.status[pod] = to.status;
         self.node[pod] = to.node;
         self.groups[pod] = to.groups;
+        self.leaves[pod] = to.leaves;
     }
 
     /// The shared GPUs of a placement.
@@ -120,15 +134,35 @@ impl Pods {
     pub fn waiting(&self, subgroup: SubgroupIdx) -> impl Iterator<Item = PodIdx> + '_ {
         let line = self.queue_list.range(self.turns[subgroup]);
         let from = self.waiting_from[subgroup] as usize;
-        line[from..].iter().copied().filter(|&pod| self.status[pod] == PodStatus::Pending)
+        line[from..].iter().copied().filter(|&pod| self.is_waiting(pod))
+    }
+
+    /// Whether a pod looks for a place: it has none, or it was told to leave the one it had in the turn that is being tried.
+    #[must_use]
+    pub fn is_waiting(&self, pod: PodIdx) -> bool {
+        match self.status[pod] {
+            PodStatus::Pending => true,
+            PodStatus::Releasing => self.evicted_from[pod].is_some(),
+            _ => false,
+        }
+    }
+
+    /// The pods of a pod set, last to be served first.
+    pub fn last_first(&self, subgroup: SubgroupIdx) -> impl Iterator<Item = PodIdx> + '_ {
+        self.queue_list.range(self.turns[subgroup]).iter().rev().copied()
     }
 
     /// Pods at the head of a pod set's line that got a node need not be looked at again in this cycle.
     pub(crate) fn move_up(&mut self, subgroup: SubgroupIdx) {
         let line = self.queue_list.range(self.turns[subgroup]);
         let from = self.waiting_from[subgroup] as usize;
-        let served = line[from..].iter().take_while(|&&pod| self.status[pod] != PodStatus::Pending).count();
+        let served = line[from..].iter().take_while(|&&pod| !self.is_waiting(pod)).count();
         self.waiting_from[subgroup] += u32::try_from(served).expect("pods are counted in u32");
+    }
+
+    /// Somebody in a pod set looks for a place again.
+    pub(crate) fn line_up_set(&mut self, subgroup: SubgroupIdx) {
+        self.waiting_from[subgroup] = 0;
     }
 
     /// A cycle begins: everybody has to be looked at.

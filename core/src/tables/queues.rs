@@ -40,6 +40,10 @@ pub struct Queues {
     pub weight: Col<QueueIdx, [f64; 3]>,
     /// Historical usage, a share of the cluster (cpu, memory, gpu). Fixed.
     pub usage: Col<QueueIdx, [f64; 3]>,
+    /// How long gangs are not preempted after they started, in nanoseconds. Fixed.
+    pub preempt_min_runtime: Col<QueueIdx, Option<i64>>,
+    /// How long gangs are not reclaimed after they started, in nanoseconds. Fixed.
+    pub reclaim_min_runtime: Col<QueueIdx, Option<i64>>,
     /// Held or waited for, by the queue and all below it, at the start of the cycle. Written by `tables`.
     pub requested: Col<QueueIdx, Amounts>,
     /// Result of the division. Written by `fair_share`.
@@ -67,6 +71,8 @@ impl Queues {
             self.limit.push(row.limit);
             self.weight.push(row.weight);
             self.usage.push(row.usage);
+            self.preempt_min_runtime.push(row.preempt_min_runtime);
+            self.reclaim_min_runtime.push(row.reclaim_min_runtime);
         }
         for column in [&mut self.requested, &mut self.fair_share, &mut self.allocated, &mut self.non_preemptible] {
             column.reset(n, Amounts::ZERO);
@@ -109,6 +115,29 @@ impl Queues {
     #[must_use]
     pub fn is_leaf(&self, queue: QueueIdx) -> bool {
         self.children[queue].is_empty()
+    }
+
+    /// How many queues are above it.
+    #[must_use]
+    pub fn level(&self, queue: QueueIdx) -> usize {
+        self.ancestors(queue).count() - 1
+    }
+
+    /// The two queues where the paths from the roots to `a` and `b` part; where one path ends on the other, the deepest common
+    /// level of both (semantics.md §6.6.2).
+    #[must_use]
+    pub fn parting(&self, a: QueueIdx, b: QueueIdx) -> (QueueIdx, QueueIdx) {
+        let (level_a, level_b) = (self.level(a), self.level(b));
+        let common = level_a.min(level_b);
+        let lift = |queue, levels: usize| self.ancestors(queue).nth(levels).unwrap_or(queue);
+        let (mut a, mut b) = (lift(a, level_a - common), lift(b, level_b - common));
+        while let (Some(above_a), Some(above_b)) = (self.parent[a], self.parent[b]) {
+            if above_a == above_b {
+                break;
+            }
+            (a, b) = (above_a, above_b);
+        }
+        (a, b)
     }
 
     /// The queue itself, then the ones above it up to its root.

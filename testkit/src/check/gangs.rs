@@ -1,8 +1,9 @@
 //! A gang is placed whole or not at all, starts whole or not at all, and takes its pods in order (semantics.md §4.3, §6.1, §7).
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use muster_core::config::Action;
 use muster_core::index::{GangIdx, PodIdx, QueueIdx, SubgroupIdx};
 use muster_core::outcome::DecisionKind;
 use muster_core::snapshot::{PodStatus, Snapshot, SubgroupKind, TaskPriority};
@@ -81,7 +82,6 @@ pub(super) fn line(after: &After<'_>, leaf: SubgroupIdx, waits: impl Fn(PodIdx) 
 }
 
 pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
-    let mut served: BTreeMap<QueueIdx, u32> = BTreeMap::new();
     for (gang, row) in after.rows.gangs.entries() {
         let mine = |pod: PodIdx| after.rows.pods[pod].gang == Some(gang);
         let decided: Vec<PodIdx> = after.placed().map(|(pod, _)| pod).filter(|&pod| mine(pod)).collect();
@@ -89,27 +89,48 @@ pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
             continue;
         }
         match row.queue {
-            Ok(queue) if after.rows.queues.iter().all(|row| row.parent != Some(queue)) => *served.entry(queue).or_default() += 1,
+            Ok(queue) if after.rows.queues.iter().all(|row| row.parent != Some(queue)) => {}
             _ => wrong.push(format!("{gang:?}: placed without a leaf queue: {:?}", row.queue)),
         }
-        if row.backed_off {
+        if row.backed_off && decided.iter().any(|&pod| after.rows.pods[pod].status == PodStatus::Pending) {
             wrong.push(format!("{gang:?}: placed although it backed off"));
         }
-        check_whole(after, gang, &decided, wrong);
+        // A gang that lost pods is another matter, see `evictions`.
+        let mut lost = after.outcome.decisions.iter().filter(|decision| decision.kind == DecisionKind::Evict);
+        if !lost.any(|decision| mine(decision.pod)) {
+            check_whole(after, gang, &decided, wrong);
+            check_start(after, gang, wrong);
+        }
         check_order(after, gang, wrong);
-        check_start(after, gang, wrong);
         check_promises(after, gang, &decided, wrong);
     }
-    for (queue, gangs) in served {
-        if after.rows.config.allocate_depth.is_some_and(|depth| gangs > depth) && !twice(after.rows) {
-            wrong.push(format!("{queue:?}: {gangs} gangs were served, more than its depth"));
-        }
-    }
+    check_depth(after, wrong);
 }
 
-/// Whether allocate runs more than once.
-fn twice(rows: &Snapshot) -> bool {
-    rows.config.actions.iter().filter(|&&action| action == muster_core::config::Action::Allocate).count() > 1
+/// No action serves more gangs of a queue than its depth; those that only move apart.
+fn check_depth(after: &After<'_>, wrong: &mut Vec<String>) {
+    for action in Action::DEFAULT {
+        let Some(depth) = after.rows.config.depth[action as usize] else { continue };
+        if after.rows.config.actions.iter().filter(|&&other| other == action).count() > 1 {
+            continue;
+        }
+        let mut served: BTreeMap<QueueIdx, BTreeSet<GangIdx>> = BTreeMap::new();
+        let placed = after.outcome.decisions.iter().filter(|d| d.action == action && d.kind != DecisionKind::Evict);
+        for decision in placed.filter(|decision| after.rows.pods[decision.pod].status == PodStatus::Pending) {
+            let lost = |other: &muster_core::outcome::Decision| {
+                other.kind == DecisionKind::Evict && after.rows.pods[other.pod].gang == after.rows.pods[decision.pod].gang
+            };
+            let Some(gang) = after.rows.pods[decision.pod].gang else { continue };
+            if let Some(queue) = after.rows.gangs[gang].queue.ok().filter(|_| !after.outcome.decisions.iter().any(lost)) {
+                served.entry(queue).or_default().insert(gang);
+            }
+        }
+        for (queue, gangs) in served {
+            if gangs.len() > depth as usize {
+                wrong.push(format!("{queue:?}: {} gangs were served by {action:?}, more than its depth", gangs.len()));
+            }
+        }
+    }
 }
 
 /// The gang, every sub-group that got something, and every set above it, have their minimum.
@@ -155,7 +176,10 @@ fn check_start(after: &After<'_>, gang: GangIdx, wrong: &mut Vec<String>) {
 
 /// Nobody waits for what is free, unless somebody of the same gang has to.
 fn check_promises(after: &After<'_>, gang: GangIdx, decided: &[PodIdx], wrong: &mut Vec<String>) {
-    let promised: Vec<PodIdx> = decided.iter().copied().filter(|&pod| after.pods[pod].status == PodStatus::Pipelined).collect();
+    // Whoever others have to leave for waits, whatever is free.
+    let by_allocate = |pod: &PodIdx| after.last_action(*pod) == Some(Action::Allocate);
+    let waits = |pod: &PodIdx| after.pods[*pod].status == PodStatus::Pipelined;
+    let promised: Vec<PodIdx> = decided.iter().copied().filter(waits).filter(by_allocate).collect();
     if !promised.is_empty() && could_all_start(after, &promised) {
         wrong.push(format!("{gang:?}: {promised:?} wait for what is free"));
     }

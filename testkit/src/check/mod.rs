@@ -5,14 +5,20 @@
 //! out as one line each; an empty list means that no rule is broken. It does not know in which order things were decided beyond
 //! the order of the decisions, and it does not judge preferences (which of several good nodes): laws and scenarios do.
 
+mod batches;
+mod evictions;
+mod fairness;
 mod gangs;
+mod minimal;
 mod nodes;
 mod places;
 mod queues;
 mod reasons;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use muster_core::config::Action;
-use muster_core::index::{ClassIdx, Col, GroupIdx, Idx, NodeIdx, PodIdx};
+use muster_core::index::{ClassIdx, Col, GangIdx, GroupIdx, NodeIdx, PodIdx};
 use muster_core::outcome::{Decision, DecisionKind, Outcome};
 use muster_core::snapshot::{GpuRequest, PodStatus, Snapshot};
 use muster_core::units::{Amounts, MICRO_PER_GPU, NOMINAL_CARD_MIB};
@@ -26,37 +32,75 @@ pub fn check(rows: &Snapshot, outcome: &Outcome) -> Vec<String> {
     places::check(&after, &mut wrong);
     queues::check(&after, &mut wrong);
     gangs::check(&after, &mut wrong);
+    evictions::check(&after, &mut wrong);
+    fairness::check(&after, &mut wrong);
+    minimal::check(&after, &mut wrong);
     reasons::check(&after, &mut wrong);
     wrong
 }
 
-/// Where a pod is when the cycle ends.
+/// Who lost pods for whom, batch by batch; those that only move lose nothing.
+#[must_use]
+pub fn displacements(rows: &Snapshot, outcome: &Outcome) -> Vec<Displacement> {
+    let Some(after) = After::of(rows, outcome, &mut Vec::new()) else { return Vec::new() };
+    let mut all = Vec::new();
+    for batch in batches::batches(&after) {
+        let Some(asker) = batch.asker(&after) else { continue };
+        let then = after.until(batch.decisions.1);
+        let lost = batch.victims.iter().filter(|&&pod| !active(then.pods[pod].status));
+        let losers: BTreeSet<GangIdx> = lost.filter_map(|&pod| rows.pods[pod].gang).collect();
+        all.extend(losers.into_iter().map(|loser| Displacement { action: batch.action, asker, loser }));
+    }
+    all
+}
+
+/// A gang lost pods so that another one can start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Displacement {
+    /// By which rule.
+    pub action: Action,
+    /// Who starts.
+    pub asker: GangIdx,
+    /// Who lost pods.
+    pub loser: GangIdx,
+}
+
+/// Where a pod is.
 #[derive(Clone, Debug)]
 struct At {
     status: PodStatus,
     node: Option<NodeIdx>,
     groups: Vec<GroupIdx>,
+    /// Where it still is, if it is to move.
+    left: Option<(NodeIdx, Vec<GroupIdx>)>,
 }
 
-/// The cluster when the cycle ends.
+/// The cluster when the cycle ends, or after some of its decisions.
 struct After<'a> {
     rows: &'a Snapshot,
     outcome: &'a Outcome,
     /// Where each pod is.
     pods: Col<PodIdx, At>,
     /// The node of each shared card, new ones included.
-    cards: Col<GroupIdx, NodeIdx>,
+    cards: BTreeMap<GroupIdx, NodeIdx>,
 }
 
 impl<'a> After<'a> {
-    /// Applies the decisions; `None` if they make no sense at all.
-    fn of(rows: &'a Snapshot, outcome: &'a Outcome, wrong: &mut Vec<String>) -> Option<Self> {
+    /// The cluster when the cycle begins.
+    fn start(rows: &'a Snapshot, outcome: &'a Outcome) -> Self {
         let pods = rows.pods.iter().map(|row| At {
             status: row.status,
             node: row.node,
             groups: rows.pod_groups[row.groups.0 as usize..row.groups.1 as usize].to_vec(),
+            left: None,
         });
-        let mut after = Self { rows, outcome, pods: pods.collect(), cards: rows.groups.clone() };
+        let cards = rows.groups.entries().map(|(group, &node)| (group, node));
+        Self { rows, outcome, pods: pods.collect(), cards: cards.collect() }
+    }
+
+    /// Applies the decisions; `None` if they make no sense at all.
+    fn of(rows: &'a Snapshot, outcome: &'a Outcome, wrong: &mut Vec<String>) -> Option<Self> {
+        let mut after = Self::start(rows, outcome);
         let before = wrong.len();
         for decision in &outcome.decisions {
             after.apply(decision, wrong);
@@ -64,37 +108,85 @@ impl<'a> After<'a> {
         (wrong.len() == before).then_some(after)
     }
 
+    /// The cluster after so many decisions.
+    fn until(&self, decisions: usize) -> Self {
+        let mut then = Self::start(self.rows, self.outcome);
+        self.outcome.decisions[..decisions].iter().for_each(|decision| then.apply(decision, &mut Vec::new()));
+        then
+    }
+
     fn apply(&mut self, decision: &Decision, wrong: &mut Vec<String>) {
         let pod = decision.pod;
-        let status = match decision.kind {
-            DecisionKind::Bind => PodStatus::Allocated,
-            DecisionKind::Pipeline => PodStatus::Pipelined,
-            DecisionKind::Evict => return wrong.push(format!("{pod:?}: nobody is evicted by allocate")),
-        };
-        if self.pods[pod].status != PodStatus::Pending {
-            wrong.push(format!("{pod:?}: decided on while it is {:?}", self.pods[pod].status));
+        if !self.rows.config.actions.contains(&decision.action) {
+            wrong.push(format!("{pod:?}: decided by an action that does not run: {:?}", decision.action));
         }
-        if decision.action != Action::Allocate || !self.rows.config.actions.contains(&Action::Allocate) {
-            wrong.push(format!("{pod:?}: decided by an action that does not place: {:?}", decision.action));
+        match decision.kind {
+            DecisionKind::Evict => self.evict(decision, wrong),
+            DecisionKind::Bind | DecisionKind::Pipeline => self.place(decision, wrong),
+        }
+    }
+
+    /// A pod that only has a promise loses it at once; one that has a node leaves it, once.
+    fn evict(&mut self, decision: &Decision, wrong: &mut Vec<String>) {
+        let (pod, at) = (decision.pod, &mut self.pods[decision.pod]);
+        if !active(at.status) || at.left.is_some() || at.node != Some(decision.node) {
+            return wrong.push(format!("{pod:?}: told to leave {:?} while it is {at:?}", decision.node));
+        }
+        if decision.action == Action::Allocate {
+            wrong.push(format!("{pod:?}: nobody is evicted by allocate"));
+        }
+        let holds = holds(at.status);
+        at.status = PodStatus::Releasing;
+        if !holds {
+            (at.node, at.groups) = (None, Vec::new());
+        }
+    }
+
+    fn place(&mut self, decision: &Decision, wrong: &mut Vec<String>) {
+        let (pod, action) = (decision.pod, decision.action);
+        let at = &self.pods[pod];
+        // Told to leave in this cycle: it may be promised another place.
+        let moves = at.status == PodStatus::Releasing
+            && self.rows.pods[pod].status != PodStatus::Releasing
+            && decision.kind == DecisionKind::Pipeline;
+        if at.status != PodStatus::Pending && !moves {
+            wrong.push(format!("{pod:?}: decided on while it is {:?}", at.status));
+        }
+        let places = match decision.kind {
+            DecisionKind::Bind => action == Action::Allocate,
+            _ => action != Action::StaleGangEviction && (!moves || action != Action::Allocate),
+        };
+        if !places {
+            wrong.push(format!("{pod:?}: {:?} is nothing that {action:?} does", decision.kind));
         }
         let groups = self.outcome.groups_of(decision).to_vec();
         for &group in &groups {
-            // Groups that are not the snapshot's are new; they are numbered in the order in which they are opened.
-            if group.at() >= self.cards.len() {
-                while self.cards.len() <= group.at() {
-                    self.cards.push(decision.node);
-                }
-            }
-            if self.cards[group] != decision.node {
+            if *self.cards.entry(group).or_insert(decision.node) != decision.node {
                 wrong.push(format!("{pod:?}: shares {group:?}, which is not a card of {:?}", decision.node));
             }
         }
-        self.pods[pod] = At { status, node: Some(decision.node), groups };
+        let left = at.node.filter(|_| moves).map(|node| (node, at.groups.clone()));
+        if left.as_ref().is_some_and(|(node, cards)| *node == decision.node && *cards == groups) {
+            wrong.push(format!("{pod:?}: moves from {node:?} to where it is", node = decision.node));
+        }
+        let status = if decision.kind == DecisionKind::Bind { PodStatus::Allocated } else { PodStatus::Pipelined };
+        self.pods[pod] = At { status, node: Some(decision.node), groups, left };
     }
 
-    /// Pods that this cycle placed, with where.
+    /// Pods that this cycle placed and that are there when it ends, with where.
     fn placed(&self) -> impl Iterator<Item = (PodIdx, NodeIdx)> + '_ {
-        self.outcome.decisions.iter().map(|decision| (decision.pod, decision.node))
+        let here = self.pods.entries().filter(|(_, at)| matches!(at.status, PodStatus::Allocated | PodStatus::Pipelined));
+        here.map(|(pod, at)| (pod, at.node.expect("a pod that was placed has a node")))
+    }
+
+    /// The action whose decision on a pod was the last one.
+    fn last_action(&self, pod: PodIdx) -> Option<Action> {
+        self.outcome.decisions.iter().rev().find(|decision| decision.pod == pod).map(|decision| decision.action)
+    }
+
+    /// Whether anything was decided after what `allocate` decided: reasons of failed turns speak of what was before.
+    fn goes_on(&self) -> bool {
+        self.outcome.decisions.iter().any(|decision| decision.action != Action::Allocate)
     }
 
     fn class(&self, pod: PodIdx) -> ClassIdx {

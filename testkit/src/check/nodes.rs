@@ -50,21 +50,13 @@ pub(super) fn used(after: &After<'_>, pods: &Col<PodIdx, At>, counts: fn(PodStat
     let dims = FIRST_EXTRA + after.rows.dims.len();
     let mut all: Col<NodeIdx, Used> =
         after.rows.nodes.iter().map(|_| Used { amounts: vec![0; dims], cards: BTreeMap::new() }).collect();
-    for (pod, at) in pods.entries().filter(|(_, at)| counts(at.status)) {
-        let Some(node) = at.node else { continue };
-        let used = &mut all[node];
-        for (dim, amount) in asked(after, pod).into_iter().enumerate() {
-            // The card of a reservation pod is counted where the pods that share it are.
-            if !(dim == GPU && after.rows.pods[pod].reservation) {
-                used.amounts[dim] += amount;
-            }
+    for (pod, at) in pods.entries() {
+        if let Some(node) = at.node.filter(|_| counts(at.status)) {
+            hold(after, &mut all[node], pod, node, &at.groups);
         }
-        if let Some(mib) = after.mib(after.class(pod), node) {
-            for &group in &at.groups {
-                let card = used.cards.entry(group).or_insert((0, 0));
-                card.0 += mib;
-                card.1 += 1;
-            }
+        // A pod that is to move still is where it was.
+        if let Some((node, groups)) = at.left.as_ref().filter(|_| counts(PodStatus::Releasing)) {
+            hold(after, &mut all[*node], pod, *node, groups);
         }
     }
     for used in all.as_mut_slice() {
@@ -76,11 +68,25 @@ pub(super) fn used(after: &After<'_>, pods: &Col<PodIdx, At>, counts: fn(PodStat
     all
 }
 
+fn hold(after: &After<'_>, used: &mut Used, pod: PodIdx, node: NodeIdx, groups: &[GroupIdx]) {
+    for (dim, amount) in asked(after, pod).into_iter().enumerate() {
+        // The card of a reservation pod is counted where the pods that share it are.
+        if !(dim == GPU && after.rows.pods[pod].reservation) {
+            used.amounts[dim] += amount;
+        }
+    }
+    if let Some(mib) = after.mib(after.class(pod), node) {
+        for &group in groups {
+            let card = used.cards.entry(group).or_insert((0, 0));
+            card.0 += mib;
+            card.1 += 1;
+        }
+    }
+}
+
 /// The pods as they were when the cycle began.
 pub(super) fn at_start(after: &After<'_>) -> Col<PodIdx, At> {
-    let groups =
-        |row: &muster_core::snapshot::PodRow| after.rows.pod_groups[row.groups.0 as usize..row.groups.1 as usize].to_vec();
-    after.rows.pods.iter().map(|row| At { status: row.status, node: row.node, groups: groups(row) }).collect()
+    After::start(after.rows, after.outcome).pods
 }
 
 pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
@@ -88,23 +94,24 @@ pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
     for (when, counts) in [("now", holds as fn(PodStatus) -> bool), ("once everything has left", keeps)] {
         let (before, end) = (used(after, &start, counts), used(after, &after.pods, counts));
         for node in after.rows.nodes.indices() {
-            compare(after, node, &before[node], &end[node], when, wrong);
+            if let Some(what) = exceeds(after, node, &before[node], &end[node]) {
+                wrong.push(format!("{node:?}: {what} {when}"));
+            }
         }
     }
 }
 
-fn compare(after: &After<'_>, node: NodeIdx, before: &Used, end: &Used, when: &str, wrong: &mut Vec<String>) {
+/// What a node would hold more of than it has, and more than before.
+pub(super) fn exceeds(after: &After<'_>, node: NodeIdx, before: &Used, end: &Used) -> Option<String> {
     let offered = offered(after, node);
-    for (dim, (&old, &new)) in before.amounts.iter().zip(&end.amounts).enumerate() {
-        if new > old && new > offered[dim] {
-            wrong.push(format!("{node:?}: dimension {dim}: {new} of {} used {when}, {old} at the start", offered[dim]));
-        }
+    let amounts = before.amounts.iter().zip(&end.amounts).zip(&offered).enumerate();
+    let mut over = amounts.filter(|&(_, ((&old, &new), &offered))| new > old && new > offered);
+    if let Some((dim, ((old, new), offered))) = over.next() {
+        return Some(format!("dimension {dim}: {new} of {offered} used, {old} before,"));
     }
     let card = after.card_mib(node);
-    for (group, &(mib, _)) in &end.cards {
+    end.cards.iter().find_map(|(group, &(mib, _))| {
         let old = before.cards.get(group).map_or(0, |card| card.0);
-        if mib > old && mib > card {
-            wrong.push(format!("{node:?}: {group:?}: {mib} of {card} MiB used {when}, {old} at the start"));
-        }
-    }
+        (mib > old && mib > card).then(|| format!("{group:?}: {mib} of {card} MiB used, {old} before,"))
+    })
 }

@@ -2,14 +2,16 @@
 //! pod gets as many cards as it asks for (semantics.md §9.2). And nobody waits for what is free.
 
 use muster_core::explain::Refusal;
-use muster_core::index::{ClassIdx, Col, KeyIdx, LabelIdx, NodeIdx, PodIdx};
+use muster_core::index::{ClassIdx, Col, GroupIdx, KeyIdx, LabelIdx, NodeIdx, PodIdx};
+use muster_core::outcome::DecisionKind;
 use muster_core::snapshot::{Blocked, GpuRequest, Mig, PodRow, Requirement, Snapshot};
 
 use super::nodes::{GPU, Used, asked, offered, used};
 use super::{After, holds};
 
 pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
-    for (pod, node) in after.placed() {
+    for decision in after.outcome.decisions.iter().filter(|decision| decision.kind != DecisionKind::Evict) {
+        let (pod, node) = (decision.pod, decision.node);
         let row = &after.rows.pods[pod];
         let class = after.class(pod);
         if row.gang.is_none() || row.subgroup.is_none() {
@@ -21,17 +23,16 @@ pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
         if let Some(refusal) = refusal(after.rows, class, node) {
             wrong.push(format!("{pod:?}: placed on {node:?}, which it may not use: {refusal:?}"));
         }
-        check_cards(after, pod, node, wrong);
+        check_cards(after, pod, node, after.outcome.groups_of(decision), wrong);
     }
 }
 
-fn check_cards(after: &After<'_>, pod: PodIdx, node: NodeIdx, wrong: &mut Vec<String>) {
+fn check_cards(after: &After<'_>, pod: PodIdx, node: NodeIdx, groups: &[GroupIdx], wrong: &mut Vec<String>) {
     let devices = match after.rows.classes[after.class(pod)].gpu {
         GpuRequest::None | GpuRequest::Whole(_) => 0,
         GpuRequest::Fraction { devices, .. } | GpuRequest::Memory { devices, .. } => devices as usize,
     };
-    let groups = &after.pods[pod].groups;
-    let mut different = groups.clone();
+    let mut different = groups.to_vec();
     different.sort_unstable();
     different.dedup();
     if groups.len() != devices || different.len() != devices {

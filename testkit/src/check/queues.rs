@@ -2,6 +2,7 @@
 //! hold (semantics.md §3.1, §3.2).
 
 use muster_core::index::{Col, GangIdx, PodIdx, QueueIdx};
+use muster_core::outcome::DecisionKind;
 use muster_core::snapshot::{PodStatus, Snapshot};
 use muster_core::units::{Amounts, MICRO_PER_GPU, Resource, UNLIMITED};
 
@@ -17,21 +18,10 @@ pub(super) struct Held {
 
 pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
     let (start, end) = (held(after, &at_start(after)), held(after, &after.pods));
-    for (queue, row) in after.rows.queues.entries() {
-        let bounds = [
-            ("limit", row.limit, start.allocated[queue], end.allocated[queue]),
-            ("quota", row.quota, start.non_preemptible[queue], end.non_preemptible[queue]),
-        ];
-        for (name, bound, before, now) in bounds {
-            for r in Resource::ALL {
-                if after.rows.config.plugins.proportion && bound[r] != UNLIMITED && now[r] > before[r] && now[r] > bound[r] {
-                    wrong.push(format!(
-                        "{queue:?}: {r:?}: holds {} with a {name} of {}, {} at the start",
-                        now[r], bound[r], before[r]
-                    ));
-                }
-            }
-        }
+    if after.rows.config.plugins.proportion {
+        check_bounds(after, &start, wrong);
+    }
+    for queue in after.rows.queues.indices() {
         let report = &after.outcome.queues[queue];
         if report.allocated != end.allocated[queue] || report.non_preemptible != end.non_preemptible[queue] {
             wrong.push(format!("{queue:?}: holds {:?}, the report says {report:?}", end.allocated[queue]));
@@ -43,6 +33,35 @@ pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
     }
     if after.outcome.pie != pie(after) {
         wrong.push(format!("the queues share {:?}, the report says {:?}", pie(after), after.outcome.pie));
+    }
+}
+
+/// Decision by decision: no placement lifts a queue above a bound, or above what it held at the start if that is more.
+fn check_bounds(after: &After<'_>, start: &Held, wrong: &mut Vec<String>) {
+    let mut then = After::start(after.rows, after.outcome);
+    for decision in &after.outcome.decisions {
+        then.apply(decision, &mut Vec::new());
+        let (pod, Some(gang)) = (decision.pod, after.rows.pods[decision.pod].gang) else { continue };
+        if decision.kind == DecisionKind::Evict {
+            continue;
+        }
+        let now = held(&then, &then.pods);
+        let charge = after.charge(after.class(pod), after.card_mib(decision.node));
+        for queue in path(after.rows, gang) {
+            let row = &after.rows.queues[queue];
+            let mut bounds = vec![("limit", row.limit, start.allocated[queue], now.allocated[queue])];
+            if !after.rows.gangs[gang].preemptible {
+                bounds.push(("quota", row.quota, start.non_preemptible[queue], now.non_preemptible[queue]));
+            }
+            for (name, bound, before, now) in bounds {
+                for r in Resource::ALL.into_iter().filter(|&r| charge[r] > 0 && bound[r] != UNLIMITED) {
+                    if now[r] > before[r].max(bound[r]) {
+                        let what = format!("holds {} with a {name} of {}, {} at the start", now[r], bound[r], before[r]);
+                        wrong.push(format!("{pod:?} by {:?}: {queue:?}: {r:?}: {what}", decision.action));
+                    }
+                }
+            }
+        }
     }
 }
 

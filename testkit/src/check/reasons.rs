@@ -1,7 +1,8 @@
 //! Every gang with pods that wait is listed with reasons, no other is, and what the reasons say is so.
 //!
-//! Reasons are written when a gang's turn fails; what is free can only have become less since. So an amount that a reason gives
-//! is held against the end of the cycle exactly where it was looked up at the end, and as a bound elsewhere.
+//! Reasons are written when a gang's turn fails, or against what `allocate` leaves; what is free can only have become less by
+//! then. So an amount that a reason gives is held against the end of the cycle exactly where it was looked up at the end, and as a
+//! bound elsewhere. Where other actions decided something since, amounts are not compared.
 
 use muster_core::config::Action;
 use muster_core::explain::{Bound, Nearest, Reason, Refusal, Scarce, Shortage, Tally};
@@ -63,9 +64,12 @@ fn is_so(after: &After<'_>, kept: &[Used], gang: GangIdx, reason: &Reason) -> Ve
         Reason::ActionNotRun(action) => {
             must(action == Action::Allocate && !after.rows.config.actions.contains(&action), || "the action ran".into())
         }
+        Reason::OneStep => must(got_more_later(after, gang), || "no action but allocate gave it anything".into()),
+        Reason::NotHelped { action, .. } => must(after.rows.config.actions.contains(&action), || "the action did not run".into()),
         Reason::BeyondQueueDepth { queue, depth } => {
-            let so = row.queue == Ok(queue) && after.rows.config.allocate_depth == Some(depth);
-            must(so, || format!("the depth is {:?}", after.rows.config.allocate_depth))
+            let so =
+                row.queue == Ok(queue) && after.rows.config.depth[muster_core::config::Action::Allocate as usize] == Some(depth);
+            must(so, || format!("the depth is {:?}", after.rows.config.depth[muster_core::config::Action::Allocate as usize]))
         }
         Reason::TooFewPods { subgroup, present, gated, min } => too_few_pods(after, subgroup, present, gated, min),
         Reason::TooFewMembers { set, ready, required } => {
@@ -90,7 +94,7 @@ fn is_so(after: &After<'_>, kept: &[Used], gang: GangIdx, reason: &Reason) -> Ve
         Reason::TooLarge { pod, short } => too_large(after, gang, pod, short),
         Reason::NoNode { pod, placed, members, refusals, nearest } => {
             waits_here(after, gang, pod)?;
-            must(placed < members || members == 0, || "all were placed".into())?;
+            must(placed < members || members == 0 || after.goes_on(), || "all were placed".into())?;
             no_node(after, kept, pod, placed, refusals, nearest)
         }
     }
@@ -110,8 +114,15 @@ fn waiting(after: &After<'_>, gang: GangIdx, good: impl Fn(PodIdx) -> bool) -> u
     u32::try_from(pods.count()).expect("few pods")
 }
 
+/// Whether an action after `allocate` gave the gang something, or took it: its reasons speak of what was before.
+fn got_more_later(after: &After<'_>, gang: GangIdx) -> bool {
+    let mut decisions = after.outcome.decisions.iter();
+    decisions.any(|d| d.action != Action::Allocate && after.rows.pods[d.pod].gang == Some(gang))
+}
+
 fn waits_here(after: &After<'_>, gang: GangIdx, pod: PodIdx) -> Verdict {
-    let so = after.rows.pods[pod].gang == Some(gang) && after.pods[pod].status == PodStatus::Pending;
+    let waits = after.pods[pod].status == PodStatus::Pending || got_more_later(after, gang);
+    let so = after.rows.pods[pod].gang == Some(gang) && waits;
     must(so, || format!("{pod:?} is not a pod of it that waits"))
 }
 
@@ -133,7 +144,11 @@ fn over(after: &After<'_>, gang: GangIdx, bound: &Bound, quota: bool) -> Verdict
     must(bound.held + bound.asked > bound.bound && bound.asked > 0, || "the bound is kept".into())?;
     let held = held(after, &after.pods);
     let end = if quota { &held.non_preemptible } else { &held.allocated }[bound.queue][r];
-    must(bound.held <= end, || format!("only {end} are held when the cycle ends"))?;
+    // Evictions give back what stood against it when it was its turn.
+    must(bound.held <= end || after.goes_on(), || format!("only {end} are held when the cycle ends"))?;
+    if got_more_later(after, gang) {
+        return Ok(());
+    }
     let Some(asks) = next_request(after, gang) else { return Ok(()) };
     must(bound.asked == asks[r], || format!("it asks for {}", asks[r]))
 }
@@ -185,8 +200,9 @@ fn no_node(after: &After<'_>, kept: &[Used], pod: PodIdx, placed: u32, refusals:
         must(said == failing, || format!("{failing} nodes fail {test:?}, not {said}"))?;
     }
     let shared = after.mib(class, NodeIdx::new(0)).is_some();
-    // A gang that lost its pods again was explained by what was left beside them: nothing to compare with here.
-    if placed > 0 {
+    // A gang that lost its pods again was explained by what was left beside them, before others were evicted: nothing to
+    // compare with here.
+    if placed > 0 || after.goes_on() {
         return Ok(());
     }
     must(counted as usize == nodes().len(), || format!("{counted} refusals by {} nodes", nodes().len()))?;

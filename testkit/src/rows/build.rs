@@ -110,6 +110,7 @@ fn gang_row(gang: &GangDraft, queues: &Col<QueueIdx, QueueRow>) -> GangRow {
         required: all_or(gang.tree.required, members),
         pods: Span::EMPTY,
         backed_off: gang.backed_off,
+        times: gang.times,
     }
 }
 

@@ -5,15 +5,19 @@
 //! [`muster_core::snapshot`] wants them. Not known here: tables, or what a cycle does with the rows.
 
 mod build;
+mod rounds;
+mod special;
 mod strategy;
 
 use std::fmt;
 
 use muster_core::config::Config;
 use muster_core::index::{ClassIdx, Idx, PodIdx};
-use muster_core::snapshot::{ClassRow, NodeRow, PodStatus, QueueRow, Snapshot, TaskPriority};
+use muster_core::snapshot::{ClassRow, GangTimes, NodeRow, PodStatus, QueueRow, Snapshot, TaskPriority};
 
-pub use strategy::{drafts, plain_drafts, shared_drafts};
+pub use rounds::{ROUND, next_round};
+pub use special::{contended_drafts, fragmented_drafts, plain_drafts, shared_drafts};
+pub use strategy::drafts;
 
 /// Resources beside cpu, memory, GPUs and pods: one that no queue counts, two kinds of MIG instances.
 pub const MIG_GPUS: [u32; 3] = [0, 1, 3];
@@ -49,8 +53,8 @@ impl fmt::Debug for Draft {
         self.queues.iter().try_for_each(|queue| writeln!(f, "{queue:?}"))?;
         self.classes.iter().try_for_each(|class| writeln!(f, "{class:?}"))?;
         for gang in &self.gangs {
-            let GangDraft { queue, priority, preemptible, backed_off, tree, class, pods } = gang;
-            writeln!(f, "Gang in {queue:?}, {priority}, {preemptible}, {backed_off}, {tree:?}, class {class}")?;
+            let GangDraft { queue, priority, preemptible, backed_off, tree, class, pods, times } = gang;
+            writeln!(f, "Gang in {queue:?}, {priority}, {preemptible}, {backed_off}, {tree:?}, class {class}, {times:?}")?;
             pods.iter().try_for_each(|pod| writeln!(f, "  {pod:?}"))?;
         }
         self.loose.iter().try_for_each(|pod| writeln!(f, "{pod:?}"))
@@ -98,6 +102,8 @@ pub struct GangDraft {
     pub class: usize,
     /// Its pods.
     pub pods: Vec<PodDraft>,
+    /// When things happened to it.
+    pub times: GangTimes,
 }
 
 /// Which queue a gang names.

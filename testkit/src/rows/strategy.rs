@@ -1,15 +1,21 @@
 //! How drafts are drawn. Weights are set so that most gangs can be placed and every special case turns up in a few hundred draws.
 
-use muster_core::config::{Action, CardOrder, Config, NodePlacement, Plugins, Strategy as Placement};
+use muster_core::config::{
+    Action, CardOrder, Config, MinRuntime, NodePlacement, Plugins, ReclaimProtection, Strategy as Placement, VictimRules,
+};
 use muster_core::index::{DimIdx, Idx, KeyIdx, LabelIdx, NodeIdx, TaintIdx};
-use muster_core::snapshot::{Blocked, ClassRow, GpuRequest, Mig, NodeRow, PodStatus, QueueRow, Requirement, TaskPriority};
+use muster_core::snapshot::{
+    Blocked, ClassRow, GangTimes, GpuRequest, Mig, NodeRow, PodStatus, QueueRow, Requirement, TaskPriority,
+};
 use muster_core::units::{Amounts, MICRO_PER_GPU, UNLIMITED};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Draft, GangDraft, MIG_GPUS, NodeDraft, PodDraft, QueueDraft, QueuePick, SIZES, TAINTS, TreeDraft, ZONES};
 
-const GIB: i64 = 1 << 30;
+pub(super) const GIB: i64 = 1 << 30;
+/// The instant of every cycle: what happened, happened between 0 and this.
+const NOW: i64 = 100;
 
 /// Clusters with everything that rows can say.
 pub fn drafts() -> impl Strategy<Value = Draft> {
@@ -17,71 +23,7 @@ pub fn drafts() -> impl Strategy<Value = Draft> {
         .prop_map(|(config, nodes, queues, classes, gangs, loose)| Draft { config, nodes, queues, classes, gangs, loose })
 }
 
-/// Clusters where all work shares cards of different sizes, below small quotas and limits: what a pod counts for depends on the
-/// card that it gets.
-pub fn shared_drafts() -> impl Strategy<Value = Draft> {
-    let portions = vec((1i64..=40, prop_oneof![3 => Just(1u32), 1 => Just(2u32)], any::<bool>()), 10);
-    (drafts(), portions).prop_map(|(mut draft, portions)| {
-        draft.config.plugins = Plugins::ALL;
-        draft.config.restrict_nodes = false;
-        for node in &mut draft.nodes {
-            node.row = NodeRow { ready: true, mig: Mig::Off, gpus: node.row.gpus.max(1), pods: 30, ..node.row.clone() };
-            node.taints = 0;
-        }
-        for (class, (part, devices, sized)) in draft.classes.iter_mut().zip(portions) {
-            let gpu = if sized {
-                GpuRequest::Memory { mib: part * 250, devices }
-            } else {
-                GpuRequest::Fraction { portion: part * MICRO_PER_GPU / 40, devices }
-            };
-            *class = ClassRow { gpu, ..ClassRow::default() };
-        }
-        for queue in &mut draft.queues {
-            for bounds in [&mut queue.row.quota, &mut queue.row.limit] {
-                let gpus = &mut bounds.0[2];
-                *gpus = if *gpus == UNLIMITED { UNLIMITED } else { *gpus % (3 * MICRO_PER_GPU) };
-                (bounds.0[0], bounds.0[1]) = (UNLIMITED, UNLIMITED);
-            }
-        }
-        draft
-    })
-}
-
-/// Tiny clusters of whole GPUs where a gang's chance does not depend on where others went: one class, one unlimited queue, pod
-/// sets without running pods.
-pub fn plain_drafts() -> impl Strategy<Value = Draft> {
-    let node = (0i64..=8, 1i64..=10).prop_map(|(gpus, pods)| NodeDraft {
-        row: NodeRow { cpu: 64_000, memory: 64 * GIB, gpus, pods, gpu_count: gpus, ready: true, ..NodeRow::default() },
-        zone: None,
-        size: None,
-        taints: 0,
-    });
-    let gang = (1u32..=7, 0i32..3).prop_flat_map(|(min, priority)| {
-        vec(pending_pod(), min as usize).prop_map(move |pods| GangDraft {
-            queue: QueuePick::Leaf(0),
-            priority,
-            preemptible: true,
-            backed_off: false,
-            tree: TreeDraft { leaves: vec![min], sets: vec![], required: 0, sets_first: false },
-            class: 0,
-            pods,
-        })
-    });
-    (vec(node, 1..=6), 1u32..=3, vec(gang, 1..=8)).prop_map(|(nodes, gpus, gangs)| Draft {
-        config: Config::kai_default(),
-        nodes,
-        queues: vec![QueueDraft {
-            row: QueueRow { quota: Amounts::UNLIMITED, limit: Amounts::UNLIMITED, weight: [1.0; 3], ..QueueRow::default() },
-            level: 0,
-            parent: 0,
-        }],
-        classes: vec![ClassRow { gpu: GpuRequest::Whole(gpus), ..ClassRow::default() }],
-        gangs,
-        loose: vec![],
-    })
-}
-
-fn config() -> impl Strategy<Value = Config> {
+pub(super) fn config() -> impl Strategy<Value = Config> {
     let placement = || prop_oneof![3 => Just(Placement::Binpack), 1 => Just(Placement::Spread)];
     let actions = prop_oneof![
         12 => Just(Action::DEFAULT.to_vec()),
@@ -97,16 +39,65 @@ fn config() -> impl Strategy<Value = Config> {
         prop_oneof![3 => Just(CardOrder::Pack), 1 => Just(CardOrder::Spread), 1 => Just(CardOrder::Index)],
         0.0..2.0f64,
         prop_oneof![6 => Just(false), 1 => Just(true)],
+        victim_rules(),
     )
-        .prop_map(|(actions, allocate_depth, plugins, node_placement, card_order, k_value, restrict_nodes)| Config {
+        .prop_map(|(actions, depth, plugins, node_placement, card_order, k_value, restrict_nodes, victims)| Config {
             actions,
-            allocate_depth,
+            now: NOW,
+            depth: [depth; 5],
+            victims,
             plugins,
             node_placement,
             card_order,
             k_value,
             restrict_nodes,
         })
+}
+
+fn victim_rules() -> impl Strategy<Value = VictimRules> {
+    let by = prop_oneof![Just(ReclaimProtection::CommonAncestor), Just(ReclaimProtection::OwnQueue)];
+    let least =
+        (0..NOW / 2, 0..NOW / 2, by).prop_map(|(preempt, reclaim, reclaim_by)| MinRuntime { preempt, reclaim, reclaim_by });
+    (
+        0u8..20,
+        prop_oneof![6 => Just(Some(16)), 1 => (0u32..3).prop_map(Some), 1 => Just(None)],
+        prop_oneof![3 => Just(true), 1 => Just(false)],
+        prop_oneof![3 => Just(1.0), 1 => 1.0..2.0f64],
+        prop_oneof![1 => Just(None), 3 => least.prop_map(Some)],
+        -1..NOW,
+        prop_oneof![6 => Just(1000u32), 1 => 1u32..5],
+        // Mostly off: a brake cuts away what the other laws are about.
+        prop::array::uniform2(prop_oneof![30 => Just(None), 1 => (0u32..6).prop_map(Some)]),
+    )
+        .prop_map(|(search, moved, consolidating_reclaim, saturation_multiplier, min_runtime, grace, tries, brakes)| {
+            VictimRules {
+                search: search > 0,
+                consolidation_jobs_max: moved,
+                consolidating_reclaim,
+                saturation_multiplier,
+                min_runtime,
+                staleness_grace: grace,
+                simulations_max: tries,
+                evictions_max: brakes[0],
+                queue_evictions_max: brakes[1],
+                shortcuts: true,
+            }
+        })
+}
+
+fn times() -> impl Strategy<Value = GangTimes> {
+    let when = || prop_oneof![2 => Just(None), 1 => (0..NOW).prop_map(Some)];
+    let (delay, grace) = (prop_oneof![4 => Just(0i64), 1 => 0..NOW], prop_oneof![4 => Just(None), 1 => (-1..NOW).prop_map(Some)]);
+    (0..NOW, when(), when(), when(), delay, grace).prop_map(
+        |(created, started, evicted, stale, preemption_delay, staleness_grace)| GangTimes {
+            created,
+            started,
+            evicted,
+            stale,
+            preemption_delay,
+            staleness_grace,
+        },
+    )
 }
 
 fn plugins() -> impl Strategy<Value = Plugins> {
@@ -175,10 +166,12 @@ fn extra(most: i64) -> impl Strategy<Value = Vec<(DimIdx, i64)>> {
     })
 }
 
-fn queue() -> impl Strategy<Value = QueueDraft> {
+pub(super) fn queue() -> impl Strategy<Value = QueueDraft> {
     let bound = || (bounded(0..40i64, 1000), bounded(0..64i64, GIB), bounded(0..80i64, MICRO_PER_GPU / 8));
     let numbers = (0i32..3, [0u8..4, 0..4, 0..4], [0u8..4, 0..4, 0..4], 0u8..3, any::<prop::sample::Index>());
-    (bound(), bound(), numbers).prop_map(|(quota, limit, (priority, weight, usage, level, parent))| QueueDraft {
+    let least = || prop_oneof![3 => Just(None), 1 => (0..NOW).prop_map(Some)];
+    let least = (least(), least());
+    (bound(), bound(), numbers, least).prop_map(|(quota, limit, (priority, weight, usage, level, parent), least)| QueueDraft {
         row: QueueRow {
             parent: None,
             priority,
@@ -186,6 +179,8 @@ fn queue() -> impl Strategy<Value = QueueDraft> {
             limit: Amounts::new(limit.0, limit.1, limit.2),
             weight: weight.map(f64::from),
             usage: usage.map(|parts| f64::from(parts) / 8.0),
+            preempt_min_runtime: least.0,
+            reclaim_min_runtime: least.1,
         },
         level,
         parent: parent.index(1 << 16),
@@ -255,7 +250,7 @@ fn requirement() -> impl Strategy<Value = Requirement> {
     ]
 }
 
-fn gang() -> impl Strategy<Value = GangDraft> {
+pub(super) fn gang() -> impl Strategy<Value = GangDraft> {
     let queue = prop_oneof![
         20 => (0usize..100).prop_map(QueuePick::Leaf),
         2 => (0usize..100).prop_map(QueuePick::Any),
@@ -263,8 +258,8 @@ fn gang() -> impl Strategy<Value = GangDraft> {
         1 => Just(QueuePick::MissingAncestor),
     ];
     let tree = prop_oneof![5 => single_tree(), 3 => tree()];
-    (queue, 0i32..3, any::<bool>(), 0u8..20, tree, 0usize..100, vec(pod(Loose::No), 0..=8)).prop_map(
-        |(queue, priority, preemptible, backed_off, tree, class, pods)| GangDraft {
+    (queue, 0i32..3, any::<bool>(), 0u8..20, tree, 0usize..100, vec(pod(Loose::No), 0..=8), times()).prop_map(
+        |(queue, priority, preemptible, backed_off, tree, class, pods, times)| GangDraft {
             queue,
             priority,
             preemptible,
@@ -272,6 +267,7 @@ fn gang() -> impl Strategy<Value = GangDraft> {
             tree,
             class,
             pods,
+            times,
         },
     )
 }
@@ -340,21 +336,4 @@ fn pod(loose: Loose) -> impl Strategy<Value = PodDraft> {
             task_priority,
         },
     )
-}
-
-fn pending_pod() -> impl Strategy<Value = PodDraft> {
-    Just(PodDraft {
-        leaf: Some(0),
-        class: None,
-        status: PodStatus::Pending,
-        node: Some(0),
-        forced: false,
-        cards: 0,
-        nominated: None,
-        foreign: false,
-        reservation: false,
-        leader: false,
-        ray_head: false,
-        task_priority: TaskPriority::Absent,
-    })
 }

@@ -1,0 +1,420 @@
+//! What can be known without trying: how many pods of each class of a gang could be placed, node by node.
+
+use muster_kernels::mask;
+
+use crate::actions::Plan;
+use crate::explain::Unhelped;
+use crate::index::{ClassIdx, GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
+use crate::place::gang::{candidates, next_pods};
+use crate::search::{Asker, asks, rules};
+use crate::tables::Tables;
+use crate::tables::classes::Kind;
+use crate::tables::gangs::Member;
+use crate::tables::nodes::{Dim, GPU};
+use crate::units::{Amounts, MICRO_PER_GPU, Resource, UNLIMITED, mib_share};
+
+/// How many pods of a class each node could take at most, kept up to date from asker to asker.
+#[derive(Clone, Debug)]
+struct Need {
+    class: ClassIdx,
+    copies: Vec<i64>,
+    sum: i64,
+    /// How much of [`Nodes::changes`](crate::tables::nodes::Nodes::changes) it knows.
+    seen: usize,
+    /// More than so many pods will not fit while this action lasts, whoever of these victims goes: what is free or could be freed
+    /// only becomes less.
+    promise: (Victims, Option<i64>),
+}
+
+/// Who could go for an asker: the gangs of some leaves, for `preempt` those below its priority.
+#[derive(PartialEq, Eq, Debug, Default)]
+pub(crate) struct Victims {
+    pub(crate) leaves: Vec<QueueIdx>,
+    pub(crate) below: Option<i32>,
+}
+
+impl Clone for Victims {
+    fn clone(&self) -> Self {
+        Self { leaves: self.leaves.clone(), below: self.below }
+    }
+
+    /// Uses the memory again.
+    fn clone_from(&mut self, source: &Self) {
+        self.leaves.clone_from(&source.leaves);
+        self.below = source.below;
+    }
+}
+
+/// Classes that are kept; a real asker has few.
+const CLASSES_KEPT: usize = 64;
+
+/// What the nodes could take of each class of an asker.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    known: Vec<Need>,
+    /// The classes of this asker, as positions in `known`, and how many pods of each it has.
+    asked: Vec<(usize, i64)>,
+    oldest: usize,
+    /// What could be freed, resource by resource, each indexed by node.
+    freed: Vec<i64>,
+    /// What units are counted to free that are not told to leave yet, indexed by dimension, then node; few cells are not 0.
+    offered: Vec<i64>,
+    /// Cells of `offered` that may not be 0.
+    touched: Vec<usize>,
+    /// Queues of the asker that would exceed a limit with what they hold now.
+    limits: Vec<Limit>,
+}
+
+/// How far a queue would be above its limits with the asker, if nobody below it went.
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    queue: QueueIdx,
+    /// What it may hold beside the asker.
+    room: Amounts,
+    /// What is offered below it.
+    offered: Amounts,
+}
+
+impl Places {
+    /// An action begins: the log of changes may have been cleared, and other victims may go.
+    pub(crate) fn forget(&mut self) {
+        for need in &mut self.known {
+            need.seen = usize::MAX;
+            need.promise.1 = None;
+        }
+    }
+
+    /// Counts for the next turn of a gang.
+    pub(crate) fn begin(&mut self, plan: &mut Plan<'_>, asker: &Asker) {
+        self.asked.clear();
+        self.find_limits(plan, asker);
+        if has_alternatives(plan, Member::Gang(asker.gang)) {
+            return;
+        }
+        let (tables, asked, known, oldest) = (&*plan.tables, &mut self.asked, &mut self.known, &mut self.oldest);
+        next_pods(tables, plan.config, asker.gang, plan.arena, |pod| {
+            let class = tables.pods.class[pod];
+            if let Some((_, pods)) = asked.iter_mut().find(|(at, _)| known[*at].class == class) {
+                *pods += 1;
+                return;
+            }
+            let at = known.iter().position(|need| need.class == class).unwrap_or_else(|| {
+                if known.len() < CLASSES_KEPT.max(asked.len() + 1) {
+                    known.push(Need::of(class, Vec::new()));
+                    return known.len() - 1;
+                }
+                // One that this asker has not asked for makes room.
+                while asked.iter().any(|&(at, _)| at == *oldest) {
+                    *oldest = (*oldest + 1) % known.len();
+                }
+                let at = *oldest;
+                *oldest = (at + 1) % known.len();
+                known[at] = Need::of(class, std::mem::take(&mut known[at].copies));
+                at
+            });
+            asked.push((at, 1));
+        });
+        for &(at, _) in &self.asked {
+            plan.search.feasible.prepare(plan.tables, plan.config, self.known[at].class);
+        }
+        self.refresh(plan);
+    }
+
+    /// Looks again at the nodes that changed.
+    pub(crate) fn refresh(&mut self, plan: &Plan<'_>) {
+        for &(at, _) in &self.asked {
+            self.known[at].refresh(plan, &self.offered);
+        }
+    }
+
+    /// Nothing is offered. Must be called before a search, and after one that offered something.
+    pub(crate) fn clear_offers(&mut self, plan: &Plan<'_>) {
+        let cells = plan.tables.nodes.soon.len() * plan.tables.nodes.len();
+        if self.offered.len() != cells {
+            self.offered.clear();
+            self.offered.resize(cells, 0);
+            self.touched.clear();
+            return;
+        }
+        let nodes = plan.tables.nodes.len();
+        self.limits.iter_mut().for_each(|limit| limit.offered = Amounts::ZERO);
+        while let Some(cell) = self.touched.pop() {
+            self.offered[cell] = 0;
+            for &(at, _) in &self.asked {
+                self.known[at].look_at(plan, &self.offered, NodeIdx::new(cell % nodes));
+            }
+        }
+    }
+
+    /// Whether a pod can be offered: it frees whole resources, not a part of a card, and the asker wants no part of a card.
+    pub(crate) fn can_offer(&self, tables: &Tables, pod: PodIdx) -> bool {
+        let whole = |class: ClassIdx| !matches!(tables.classes.kind[class], Kind::Shared { .. });
+        whole(tables.pods.class[pod]) && self.asked.iter().all(|&(at, _)| whole(self.known[at].class))
+    }
+
+    /// Counts pods as gone (`sign` 1) that are not told to leave yet, or no longer (-1).
+    pub(crate) fn offer(&mut self, plan: &Plan<'_>, pods: &[PodIdx], sign: i64) {
+        let tables = &*plan.tables;
+        let nodes = tables.nodes.len();
+        for &pod in pods {
+            // A pod that only has a promise frees it as well.
+            let Some(node) = tables.pods.node[pod] else { continue };
+            for need in tables.classes.needs(tables.pods.class[pod]) {
+                let cell = need.dim.at() * nodes + node.at();
+                if self.offered[cell] == 0 {
+                    self.touched.push(cell);
+                }
+                self.offered[cell] += sign * need.amount;
+            }
+            for &(at, _) in &self.asked {
+                self.known[at].look_at(plan, &self.offered, node);
+            }
+            self.offer_to_limits(tables, pod, sign);
+        }
+    }
+
+    fn offer_to_limits(&mut self, tables: &Tables, pod: PodIdx, sign: i64) {
+        if self.limits.is_empty() {
+            return;
+        }
+        let Some(Ok(leaf)) = tables.pods.gang[pod].map(|gang| tables.gangs.queue[gang]) else { return };
+        let held = rules::held_before(tables, pod);
+        for limit in self.limits.iter_mut().filter(|limit| tables.queues.ancestors(leaf).any(|above| above == limit.queue)) {
+            limit.offered = limit.offered.zip(held, |offered, held| offered + sign * held);
+        }
+    }
+
+    /// Which limits stand in the asker's way as long as nobody goes.
+    fn find_limits(&mut self, plan: &Plan<'_>, asker: &Asker) {
+        self.limits.clear();
+        if !plan.config.plugins.proportion {
+            return;
+        }
+        let queues = &plan.tables.queues;
+        let (asked, _) = asks(plan, asker.gang, plan.tables.nodes.largest_card);
+        for queue in queues.ancestors(asker.queue) {
+            let room = queues.limit[queue]
+                .zip(asked, |limit, asked| if asked > 0 && limit != UNLIMITED { limit - asked } else { i64::MAX });
+            if !queues.allocated[queue].fits(room) {
+                self.limits.push(Limit { queue, room, offered: Amounts::ZERO });
+            }
+        }
+    }
+
+    fn limits_allow(&self, tables: &Tables) -> bool {
+        self.limits.iter().all(|limit| (tables.queues.allocated[limit.queue] - limit.offered).fits(limit.room))
+    }
+
+    /// Looks again; whether every class by itself has places enough and no limit stands in the way. If not, the gang cannot start: exact for the relaxation in
+    /// which each class has the cluster to itself.
+    pub(crate) fn enough_now(&mut self, plan: &Plan<'_>) -> bool {
+        self.refresh(plan);
+        self.asked.iter().all(|&(at, pods)| self.known[at].sum >= pods) && self.limits_allow(plan.tables)
+    }
+
+    /// Whether a unit more can have made a difference: there were so many places before, or limits stand in the way.
+    pub(crate) fn may_win(&self, places_before: i64) -> bool {
+        self.counts() && (self.total() != places_before || !self.limits.is_empty())
+    }
+
+    /// Whether anything is counted: of a gang that can start in several ways nothing is known without trying.
+    pub(crate) const fn counts(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    /// Whether offers have won a place on a node of one of these pods, or the gang holds part of what a limit is about.
+    pub(crate) fn wins_at(&self, plan: &Plan<'_>, gang: GangIdx, pods: &[PodIdx]) -> bool {
+        let tables = &*plan.tables;
+        let below = |limit: &Limit| tables.gangs.queue[gang].is_ok_and(|q| tables.queues.ancestors(q).any(|q| q == limit.queue));
+        self.limits.iter().any(below)
+            || pods.iter().filter_map(|&pod| tables.pods.node[pod]).any(|node| {
+                self.asked.iter().any(|&(at, _)| {
+                    let need = &self.known[at];
+                    need.copies[node.at()] > 0 && need.copies[node.at()] > copies(tables, need.class, node, &[])
+                })
+            })
+    }
+
+    /// Places for all pods of the asker's classes.
+    pub(crate) fn total(&self) -> i64 {
+        self.asked.iter().map(|&(at, _)| self.known[at].sum).sum()
+    }
+
+    /// The classes of the asker, and how many pods it has of each.
+    pub(crate) fn needs(&self) -> impl Iterator<Item = (ClassIdx, i64)> + '_ {
+        self.asked.iter().map(|&(at, pods)| (self.known[at].class, pods))
+    }
+
+    /// The one class of which places are missing, and how many; `None` if there is not exactly one, or it takes parts of cards.
+    pub(crate) fn only_need(&self, tables: &Tables) -> Option<(ClassIdx, i64)> {
+        let mut short = self.asked.iter().filter(|&&(at, pods)| self.known[at].sum < pods);
+        let &(at, pods) = short.next()?;
+        let need = &self.known[at];
+        let countable = !matches!(tables.classes.kind[need.class], Kind::Shared { .. });
+        (short.next().is_none() && countable).then_some((need.class, pods - need.sum))
+    }
+
+    /// A search came to nothing: bounds are to be worked out anew.
+    pub(crate) fn promise_nothing(&mut self) {
+        for &(at, _) in &self.asked {
+            self.known[at].promise.1 = None;
+        }
+    }
+
+    /// Whether everything that may ever be freed would be too little: then how many pods are asked for, and how many would fit.
+    /// `freed` is called with a way to add one pod that could go. Exact for the relaxation in which every victim goes, each class
+    /// has the cluster to itself, and a part of a card frees all of it.
+    pub(crate) fn too_little(
+        &mut self,
+        plan: &Plan<'_>,
+        victims: &Victims,
+        freed: impl Fn(&mut dyn FnMut(PodIdx)),
+    ) -> Option<(u32, u32)> {
+        for &(at, pods) in &self.asked {
+            let need = &mut self.known[at];
+            if need.sum >= pods {
+                continue;
+            }
+            let known = need.promise.1.filter(|_| need.promise.0 == *victims);
+            let most = known.unwrap_or_else(|| {
+                let most = need.most(plan, &mut self.freed, &freed);
+                need.promise.0.clone_from(victims);
+                need.promise.1 = Some(most);
+                most
+            });
+            if most < pods {
+                let count = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
+                return Some((count(pods), count(most)));
+            }
+        }
+        None
+    }
+}
+
+/// Whether a gang could start with other members than those that it asks for first.
+fn has_alternatives(plan: &Plan<'_>, of: Member) -> bool {
+    if let Member::Subgroup(subgroup) = of
+        && plan.tables.gangs.is_pod_set(subgroup)
+    {
+        return false;
+    }
+    let (missing, members) = candidates(plan.tables, plan.config, of, plan.arena);
+    members.len() > missing || members.iter().any(|&member| has_alternatives(plan, Member::Subgroup(member)))
+}
+
+impl Need {
+    /// Nothing known.
+    const fn of(class: ClassIdx, copies: Vec<i64>) -> Self {
+        Self { class, copies, sum: 0, seen: usize::MAX, promise: (Victims { leaves: Vec::new(), below: None }, None) }
+    }
+
+    fn refresh(&mut self, plan: &Plan<'_>, offered: &[i64]) {
+        let tables = &*plan.tables;
+        let changes = &tables.nodes.changes;
+        let nodes = plan.search.feasible.mask(self.class);
+        if self.seen > changes.len() || changes.len() - self.seen > tables.nodes.len() {
+            self.copies.clear();
+            self.copies.resize(tables.nodes.len(), 0);
+            for node in mask::ones(nodes) {
+                self.copies[node] = copies(tables, self.class, NodeIdx::new(node), offered);
+            }
+            self.sum = self.copies.iter().sum();
+        } else {
+            for &node in &changes[self.seen..] {
+                self.look_at(plan, offered, node);
+            }
+        }
+        self.seen = changes.len();
+    }
+
+    /// Counts one node anew.
+    fn look_at(&mut self, plan: &Plan<'_>, offered: &[i64], node: NodeIdx) {
+        if mask::get(plan.search.feasible.mask(self.class), node.at()) {
+            let now = copies(plan.tables, self.class, node, offered);
+            self.sum += now - self.copies[node.at()];
+            self.copies[node.at()] = now;
+        }
+    }
+
+    /// How many pods would fit if everybody went.
+    fn most(&self, plan: &Plan<'_>, freed: &mut Vec<i64>, everybody: &impl Fn(&mut dyn FnMut(PodIdx))) -> i64 {
+        let tables = &*plan.tables;
+        let nodes = tables.nodes.len();
+        let mask_of = plan.search.feasible.mask(self.class);
+        let needs = tables.classes.needs(self.class);
+        let shared = matches!(tables.classes.kind[self.class], Kind::Shared { .. });
+        let dims = needs.iter().map(|n| n.dim).chain(shared.then_some(GPU));
+        freed.clear();
+        freed.resize(nodes * (needs.len() + usize::from(shared)), 0);
+        everybody(&mut |pod| {
+            let Some(node) = tables.pods.node[pod] else { return };
+            let class = tables.pods.class[pod];
+            let parts = matches!(tables.classes.kind[class], Kind::Shared { .. });
+            for (row, dim) in dims.clone().enumerate() {
+                let whole = tables.classes.needs(class).iter().find(|n| n.dim == dim).map_or(0, |n| n.amount);
+                let cards = if dim == GPU && parts { i64::from(u8::MAX) } else { 0 };
+                freed[row * nodes + node.at()] += whole + cards;
+            }
+        });
+        let most = |node: usize| {
+            let of = |row: usize, dim: Dim, amount: i64| {
+                let there = tables.nodes.soon[dim.at()][NodeIdx::new(node)] + freed[row * nodes + node];
+                there.max(0) / amount
+            };
+            let by_needs = needs.iter().enumerate().map(|(row, n)| of(row, n.dim, n.amount)).min().unwrap_or(0);
+            // How many parts fit is not looked at: a card that is freed is enough for this bound.
+            if shared && of(needs.len(), GPU, 1) == 0 { self.copies[node] } else { by_needs }
+        };
+        mask::ones(mask_of).map(most).sum()
+    }
+}
+
+/// Why moving work around cannot help: fewer GPUs are free on all nodes together than are asked for.
+#[must_use]
+pub fn too_little_free(plan: &Plan<'_>, asker: &Asker) -> Option<Unhelped> {
+    let (free, asked) = (free_in_all(plan.tables), asker.asks[Resource::Gpu]);
+    (asked > free && !depends_on_card(plan, asker)).then_some(Unhelped::TooLittleFree { asked, free })
+}
+
+/// Whether what an asker takes depends on the cards it gets, so that it cannot be held against what is free.
+pub(crate) fn depends_on_card(plan: &Plan<'_>, asker: &Asker) -> bool {
+    let tables = &*plan.tables;
+    let mut depends = false;
+    next_pods(tables, plan.config, asker.gang, plan.arena, |pod| depends |= tables.classes.charge_varies(tables.pods.class[pod]));
+    depends
+}
+
+/// Micro-GPU that are free somewhere, on whichever nodes: moving work around frees no more than that.
+pub(crate) fn free_in_all(tables: &Tables) -> i64 {
+    let whole: i64 = tables.nodes.soon[GPU.at()].iter().map(|&free| free.max(0)).sum();
+    let shared = tables.gpus.node.entries().map(|(group, &node)| {
+        let card = tables.nodes.card_mib[node];
+        mib_share(tables.gpus.room_soon(group, card).max(0), card)
+    });
+    let mig: i64 = tables
+        .nodes
+        .soon
+        .iter()
+        .zip(&tables.nodes.quota_gpus)
+        .map(|(free, each)| if *each == 0 { 0 } else { free.iter().map(|f| f.max(&0) / 1000 * each).sum() })
+        .sum();
+    (whole + mig).saturating_mul(MICRO_PER_GPU).saturating_add(shared.sum())
+}
+
+/// How many pods of a class a node could take, of what will be free there and what is offered.
+fn copies(tables: &Tables, class: ClassIdx, node: NodeIdx, offered: &[i64]) -> i64 {
+    let nodes = tables.nodes.len();
+    let mut most = i64::MAX;
+    for need in tables.classes.needs(class) {
+        let offered = offered.get(need.dim.at() * nodes + node.at()).copied().unwrap_or(0);
+        let there = tables.nodes.soon[need.dim.at()][node] + offered;
+        most = most.min(there.max(0) / need.amount);
+    }
+    let Kind::Shared { devices } = tables.classes.kind[class] else { return most };
+    let card = tables.nodes.card_mib[node];
+    let whole = tables.nodes.soon[GPU.at()][node];
+    let Some(mib) = tables.classes.mib_on(class, card).filter(|&mib| mib <= card && whole >= 0) else { return 0 };
+    let parts = |free: i64| if free < 0 { 0 } else { free.checked_div(mib).unwrap_or(i64::from(u32::MAX)) };
+    let shared: i64 = tables.gpus.on(node).map(|group| parts(tables.gpus.room_soon(group, card))).sum();
+    most.min((shared + whole * parts(card)) / i64::from(devices))
+}

@@ -1,0 +1,277 @@
+//! The first sufficient prefix of the stream, and everybody back who is not needed.
+//!
+//! Most of a prefix stands where it does not help. So of each prefix that passes counting those are tried whom counting needs beside
+//! its last unit, without which no prefix was enough; if that comes out well, nobody of them can be given back. If it does not,
+//! those who took their own places again before the asker's turn came are not counted on any more. Small prefixes are tried as a
+//! whole, too, and then each unit is given back by trying without it.
+//!
+//! Counting needs no tables: a unit whose pods hold whole resources is only *offered* until a try needs it told to leave.
+
+use crate::actions::Plan;
+use crate::explain::Unhelped;
+use crate::search::{Asker, SearchMemory, Unit, rules};
+use crate::statement::Mark;
+
+/// Longer prefixes are not tried as a whole: whoever stands elsewhere takes its place again.
+const WHOLE_UNITS_MAX: usize = 64;
+/// So many prefixes are tried as a whole, one after the other; from then on those after twice, four times… as many.
+const WHOLES_MAX: u32 = 4;
+
+impl SearchMemory {
+    /// Takes units in order until the asker starts and the rules hold.
+    pub(super) fn find_prefix(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> Result<(), Unhelped> {
+        self.prefix.clear();
+        let (mut failed, mut some_out) = (0, false);
+        while let Some(unit) = self.stream.next(plan, asker, &mut self.unit_pods) {
+            let before = self.places.total();
+            self.take(plan, asker, unit);
+            let enough = self.places.enough_now(plan);
+            if self.places.total() > before || !self.places.counts() {
+                self.stream.won(plan.tables, unit, &self.unit_pods);
+            }
+            // What counting excludes no try brings about; with the shortcuts off that is shown.
+            if !enough && !some_out && plan.config.victims.shortcuts {
+                continue;
+            }
+            let wins = enough && self.places.may_win(before);
+            if wins && self.try_needed(plan, asker) || self.is_turn(failed) && self.try_whole(plan, asker) {
+                return Ok(());
+            }
+            some_out |= self.prefix.iter().any(|unit| unit.out);
+            failed += u32::from(enough || some_out);
+            if self.tried_enough(plan) {
+                return Err(Unhelped::GivenUp { tries: self.tries });
+            }
+        }
+        Err(Unhelped::NoArrangement { tries: self.tries })
+    }
+
+    /// Whether the prefix is tried as a whole, after so many that were not enough: always where counting knows nothing.
+    const fn is_turn(&self, failed: u32) -> bool {
+        let turn = failed < WHOLES_MAX || failed.is_power_of_two();
+        !self.places.counts() || self.prefix.len() <= WHOLE_UNITS_MAX && turn
+    }
+
+    /// One unit more. The rest of a gang that has nothing else to give is only offered: nothing depends on it in the tables.
+    fn take(&mut self, plan: &mut Plan<'_>, asker: &Asker, mut unit: Unit) {
+        let pods = unit.of(&self.unit_pods);
+        let alone = unit.core && pods.len() as u64 == u64::from(plan.tables.gangs.active(unit.gang));
+        if alone && pods.iter().all(|&pod| self.places.can_offer(plan.tables, pod)) {
+            self.places.offer(plan, pods, 1);
+        } else {
+            unit.tell(plan, asker, &self.unit_pods);
+        }
+        self.prefix.push(unit);
+    }
+
+    /// Whether those are enough whom counting needs beside the last unit. If not, all is as before, but those are taken out whom
+    /// the rules protect from this asker, and those are not counted on who would take their places again first.
+    fn try_needed(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
+        loop {
+            let before = plan.statement.mark(plan.tables);
+            self.choose(plan, asker);
+            if let Some(at) = self.first_protected(plan, asker) {
+                let gang = self.prefix[self.chosen[at]].gang;
+                self.go_back(plan, before);
+                self.take_out(plan, asker, self.chosen[at]);
+                self.stream.refuse(plan.tables, gang);
+            } else {
+                self.tell_chosen(plan, asker);
+                if self.try_once(plan, asker) {
+                    return true;
+                }
+                let returned = self.list_returned(plan);
+                self.go_back(plan, before);
+                if !returned || self.tried_enough(plan) {
+                    return false;
+                }
+                for &at in &self.chosen {
+                    self.prefix[at].out = true;
+                    self.places.offer(plan, self.prefix[at].of(&self.unit_pods), -1);
+                }
+            }
+            if !self.places.enough_now(plan) {
+                return false;
+            }
+        }
+    }
+
+    /// Chooses whom counting needs beside the last unit, from the last one to the first. Those who stand where nothing is won are
+    /// not looked at.
+    fn choose(&mut self, plan: &mut Plan<'_>, asker: &Asker) {
+        self.chosen.clear();
+        self.withdrawn.clear();
+        for at in (0..self.prefix.len()).rev() {
+            let unit = self.prefix[at];
+            let pods = unit.of(&self.unit_pods);
+            if unit.out || !unit.told && !self.places.wins_at(plan, unit.gang, pods) {
+                continue;
+            }
+            let last = at + 1 == self.prefix.len();
+            let below = !unit.core && self.chosen.iter().any(|&c| self.prefix[c].gang == unit.gang && self.prefix[c].core);
+            if last || below || !self.enough_without(plan, asker, unit) {
+                self.chosen.push(at);
+            } else if !unit.told {
+                self.withdrawn.push(at);
+            }
+        }
+        self.chosen.reverse();
+    }
+
+    /// Whether counting passes without a unit; then it stays.
+    fn enough_without(&mut self, plan: &mut Plan<'_>, asker: &Asker, unit: Unit) -> bool {
+        let mark = plan.statement.mark(plan.tables);
+        self.keep(plan, asker, unit);
+        let enough = self.places.enough_now(plan);
+        if !enough {
+            if unit.told {
+                plan.statement.rollback(plan.tables, mark);
+                self.places.refresh(plan);
+            } else {
+                self.places.offer(plan, unit.of(&self.unit_pods), 1);
+            }
+        }
+        enough
+    }
+
+    /// A unit stays.
+    fn keep(&mut self, plan: &mut Plan<'_>, asker: &Asker, unit: Unit) {
+        if unit.told {
+            for &pod in unit.of(&self.unit_pods) {
+                plan.statement.keep(plan.tables, pod, asker.action);
+            }
+        } else {
+            self.places.offer(plan, unit.of(&self.unit_pods), -1);
+        }
+    }
+
+    /// A unit is no part of the prefix any more.
+    fn take_out(&mut self, plan: &mut Plan<'_>, asker: &Asker, at: usize) {
+        let unit = self.prefix.remove(at);
+        if !unit.out {
+            self.keep(plan, asker, unit);
+        }
+    }
+
+    /// Of the chosen the first one whom the rules protect if all of them were lost.
+    fn first_protected(&mut self, plan: &Plan<'_>, asker: &Asker) -> Option<usize> {
+        if !self.stream.loses() {
+            return None;
+        }
+        self.units.clear();
+        self.units.extend(self.chosen.iter().map(|&at| self.prefix[at]));
+        rules::first_protected(plan, asker, &mut self.ledger, &self.units, &self.unit_pods)
+    }
+
+    /// The chosen are told to leave; nobody else is.
+    fn tell_chosen(&mut self, plan: &mut Plan<'_>, asker: &Asker) {
+        self.units.clear();
+        for &at in &self.chosen {
+            let mut unit = self.prefix[at];
+            if !unit.told {
+                unit.tell(plan, asker, &self.unit_pods);
+            }
+            self.units.push(unit);
+        }
+    }
+
+    /// Leaves in `chosen` those who were offered and have their own places again; whether there are any.
+    fn list_returned(&mut self, plan: &Plan<'_>) -> bool {
+        let pods = &plan.tables.pods;
+        let at_home =
+            |unit: &Unit| unit.of(&self.unit_pods).iter().all(|&pod| pods.evicted_from[pod] == Some(pods.placement(pod)));
+        let (chosen, prefix) = (&mut self.chosen, &self.prefix);
+        chosen.retain(|&at| !prefix[at].told && at_home(&prefix[at]));
+        !chosen.is_empty()
+    }
+
+    /// Back to a mark: whoever was withdrawn is offered again.
+    fn go_back(&mut self, plan: &mut Plan<'_>, mark: Mark) {
+        plan.statement.rollback(plan.tables, mark);
+        for &at in &self.withdrawn {
+            self.places.offer(plan, self.prefix[at].of(&self.unit_pods), 1);
+        }
+        self.withdrawn.clear();
+        self.places.refresh(plan);
+    }
+
+    /// Whether all units so far are enough; if so, what is not needed has been given back.
+    fn try_whole(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
+        let before = plan.statement.mark(plan.tables);
+        self.withdrawn.clear();
+        self.chosen.clear();
+        self.chosen.extend(0..self.prefix.len());
+        self.tell_chosen(plan, asker);
+        let told = plan.statement.mark(plan.tables);
+        if !self.try_once(plan, asker) {
+            self.go_back(plan, before);
+            return false;
+        }
+        let pods = &plan.tables.pods;
+        let stays = |pod: &crate::index::PodIdx| pods.evicted_from[*pod] == Some(pods.placement(*pod));
+        self.stayed.clear();
+        self.stayed.extend(self.units.iter().map(|unit| unit.of(&self.unit_pods).iter().all(stays)));
+        plan.statement.rollback(plan.tables, told);
+        self.units.iter_mut().for_each(|unit| unit.told = true);
+        self.places.clear_offers(plan);
+        self.places.refresh(plan);
+        self.keep_who_stayed(plan, asker);
+        self.give_back(plan, asker);
+        true
+    }
+
+    /// Those who ended where they were need not be told to leave, if that comes out well too.
+    fn keep_who_stayed(&mut self, plan: &mut Plan<'_>, asker: &Asker) {
+        let all = plan.statement.mark(plan.tables);
+        self.spare_units.clone_from(&self.units);
+        self.keep_where(plan, asker, |search, _, at| search.stayed[at]);
+        if !self.comes_out_well(plan, asker) {
+            plan.statement.rollback(plan.tables, all);
+            self.units.clone_from(&self.spare_units);
+            self.places.refresh(plan);
+        }
+    }
+
+    /// From the last unit to the first: everybody stays without whom the asker still starts and the rules hold.
+    fn give_back(&mut self, plan: &mut Plan<'_>, asker: &Asker) {
+        self.keep_where(plan, asker, |search, plan, _| search.comes_out_well(plan, asker));
+        let again = self.try_once(plan, asker);
+        assert!(again, "what was tried once comes out the same");
+    }
+
+    /// Tries, and takes the try back.
+    fn comes_out_well(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
+        if plan.config.victims.shortcuts && !self.places.enough_now(plan) {
+            return false;
+        }
+        let before = plan.statement.mark(plan.tables);
+        let good = self.try_once(plan, asker);
+        plan.statement.rollback(plan.tables, before);
+        self.places.refresh(plan);
+        good
+    }
+
+    /// Keeps every told unit for which `good` holds while it is kept, the last one first; `good` gets its place in the list before.
+    /// No gang is left below its minimum: a pod above it is not kept while the rest has to go.
+    pub(super) fn keep_where(
+        &mut self,
+        plan: &mut Plan<'_>,
+        asker: &Asker,
+        good: impl Fn(&mut Self, &mut Plan<'_>, usize) -> bool,
+    ) {
+        for at in (0..self.units.len()).rev() {
+            let unit = self.units[at];
+            if !unit.core && self.units[at + 1..].iter().any(|later| later.gang == unit.gang && later.core) {
+                continue;
+            }
+            let mark = plan.statement.mark(plan.tables);
+            self.keep(plan, asker, unit);
+            self.units.remove(at);
+            if !good(self, plan, at) {
+                self.units.insert(at, unit);
+                plan.statement.rollback(plan.tables, mark);
+            }
+        }
+        self.places.refresh(plan);
+    }
+}
