@@ -7,6 +7,10 @@
 //! | [`defaults`] | the queues and the shard that a fresh installation begins with |
 //! | [`watch`] | one kind of objects, followed for ever: list, watch, resume, begin again |
 //! | [`feed`] | all kinds, folded into [`muster_api::live::Live`]; whether what is known may be decided on |
+//! | [`run`] | starts the roles, ends them; what each of them is given |
+//! | [`lease`] | who of several processes may write |
+//! | [`metrics`] | what is counted |
+//! | [`scheduler`] | the role that decides, binds and evicts |
 //!
 //! Nothing is decided here: rows go to `core`, and its outcome is carried out.
 
@@ -17,4 +21,8 @@ pub mod client;
 pub mod defaults;
 pub mod discovery;
 pub mod feed;
+pub mod lease;
+pub mod metrics;
+pub mod run;
+pub mod scheduler;
 pub mod watch;
