@@ -251,6 +251,8 @@ impl Builder<'_> {
             }
             let gang = pod.gang.as_ref().and_then(|gang| gangs.get(&(pod.name.namespace.as_str(), gang.as_str())).copied());
             let bind = if binds.is_empty() { None } else { binds.get(&pod.name) };
+            // A request that an earlier pod of the same name left behind says nothing of this one.
+            let bind = bind.filter(|(bind, _)| bind.owner.as_ref().is_none_or(|owner| pod.uid.is_empty() || *owner == pod.uid));
             let status = pod.status(bind.is_some(), self.now, self.settings.stuck_after);
             let node = match &pod.node {
                 Some(node) => nodes.get(node.as_str()).copied(),

@@ -36,6 +36,11 @@ pub(crate) struct GangFacts {
     pub(crate) times: GangTimes,
     /// Has a topology constraint somewhere.
     pub(crate) topology: bool,
+    pub(crate) uid: String,
+    /// Its pending pods may be marked as unschedulable.
+    pub(crate) mark: bool,
+    /// Carries a scheduling condition of this shard's pool.
+    pub(crate) told: bool,
 }
 
 /// A member of a gang's tree.
@@ -103,7 +108,11 @@ pub(crate) fn read(
     let conditions = group.status.take().and_then(|status| status.scheduling_conditions).unwrap_or_default();
     let backed_off = spec.scheduling_backoff.is_some_and(|times| times != -1)
         && last_pool(&conditions).is_some_and(|pool| pool == settings.shard.pool_of(labels));
+    let told = conditions.iter().any(|told| told.node_pool.as_deref().unwrap_or_default() == settings.shard.pool_of(labels));
     Some(Some(GangFacts {
+        uid: group.metadata.uid.clone().unwrap_or_default(),
+        mark: spec.mark_unschedulable != Some(false),
+        told,
         created: group.metadata.creation_timestamp.as_ref().map(|time| time.0),
         queue: spec.queue.unwrap_or_default(),
         priority_class: spec.priority_class_name.unwrap_or_default(),

@@ -15,7 +15,7 @@ pub(crate) const MIG_PREFIX: &str = "nvidia.com/mig-";
 const FRACTION: &str = "gpu-fraction";
 const MEMORY: &str = "gpu-memory";
 const DEVICES: &str = "gpu-fraction-num-devices";
-const GROUP_LABEL: &str = "runai-gpu-group";
+pub(crate) const GROUP_LABEL: &str = "runai-gpu-group";
 
 /// GPUs of quota that one piece of a MIG resource stands for: g of `nvidia.com/mig-<g>g.<m>gb`. Variants with a suffix such as
 /// `nvidia.com/mig-1g.10gb.me` count the same, where KAI lets them pass for nothing. Zero for any other name.

@@ -9,16 +9,19 @@
 //! | text → facts | `pods`, `nodes`, `queues`, `gangs`, `settings` | one object at a time |
 //! | facts → rows | `assemble`, `classes` | all objects, indices |
 //!
-//! A cluster that is watched goes the same way, object by object: [`live::Live`].
+//! A cluster that is watched goes the same way, object by object: [`live::Live`]; what was decided about it and is not to be
+//! seen in it yet is in [`assumed`].
 //!
 //! Kubernetes' own arithmetic is in [`quantity`], `requests`, `selector`; KAI's GPU vocabulary in `gpu`.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod assumed;
 pub mod crds;
 pub mod duration;
 pub mod evictions;
+pub mod grouping;
 pub mod live;
 pub mod manifests;
 pub mod names;
@@ -28,6 +31,7 @@ pub mod read;
 pub mod report;
 pub mod report_amount;
 pub mod sentences;
+pub mod sharing;
 
 mod assemble;
 mod classes;

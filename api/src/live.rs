@@ -9,15 +9,17 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use muster_core::snapshot::GangTimes;
 use serde_json::Value;
 
+use crate::assumed::Assumed;
 use crate::assemble::{Facts, PriorityFacts, assemble};
 use crate::crds::Object;
 use crate::crds::shard::SchedulingShardSpec;
 use crate::gangs::GangFacts;
 use crate::names::ObjectName;
 use crate::nodes::NodeRead;
-use crate::pods::{BindFacts, PodFacts};
+use crate::pods::{BindFacts, Phase, PodFacts};
 use crate::problem::{Failure, Findings, Problem, Problems};
 use crate::queues::QueueFacts;
 use crate::read::{Kind, Loaded, decode_tree, read_priority_class};
@@ -101,12 +103,35 @@ impl<F> Default for Table<F> {
 }
 
 impl<F: Clone + PartialEq> Table<F> {
-    fn put(&mut self, name: ObjectName, read: impl FnOnce(&mut Findings) -> Option<F>) {
+    /// Whether what is known has changed, as far as `matters` says of the old facts and the new ones.
+    fn put(
+        &mut self,
+        name: ObjectName,
+        read: impl FnOnce(&mut Findings) -> Option<F>,
+        matters: impl FnOnce(&F, &F) -> bool,
+    ) -> bool {
         let mut findings = Findings::default();
         let facts = read(&mut findings);
         let any = !findings.bad.is_empty() || !findings.warnings.is_empty();
         let findings = any.then(|| Box::new(findings));
-        self.entries.insert(name, Entry { facts, findings, list: self.list });
+        let new = Entry { facts, findings, list: self.list };
+        match self.entries.get_mut(&name) {
+            Some(entry) => {
+                let old = std::mem::replace(entry, new);
+                match (&old.facts, &entry.facts) {
+                    (Some(old), Some(new)) => old != new && matters(old, new),
+                    (old, new) => old != new,
+                }
+            }
+            None => {
+                self.entries.insert(name, new);
+                true
+            }
+        }
+    }
+
+    fn facts(&self, name: &ObjectName) -> Option<&F> {
+        self.entries.get(name)?.facts.as_ref()
     }
 
     fn finish(&mut self) {
@@ -137,6 +162,14 @@ impl<F: Clone + PartialEq> Table<F> {
     }
 }
 
+/// A BindRequest.
+#[derive(Clone, PartialEq, Debug)]
+struct LiveBind {
+    uid: String,
+    /// `None`: it failed for good.
+    facts: Option<BindFacts>,
+}
+
 /// Everything that is known of a cluster, for the scheduler of one shard.
 #[derive(Debug, Default)]
 pub struct Live {
@@ -146,7 +179,7 @@ pub struct Live {
     priorities: Table<PriorityFacts>,
     queues: Table<Option<QueueFacts>>,
     gangs: Table<Option<GangFacts>>,
-    binds: Table<Option<BindFacts>>,
+    binds: Table<LiveBind>,
     shards: Table<(String, SchedulingShardSpec)>,
 }
 
@@ -171,33 +204,50 @@ impl Live {
         Self { settings: self.settings.clone(), ..Self::default() }
     }
 
-    /// An object was added or has changed.
-    pub fn put(&mut self, seen: Seen) {
+    /// An object was added or has changed. Whether that may change a decision: a pod that is bound, begins to run, or whose
+    /// state is written again does not, since whoever bound it knows.
+    pub fn put(&mut self, seen: Seen) -> bool {
         let settings = &self.settings;
         match seen {
-            Seen::Pod(mut pod) => self.pods.put(name_of(&pod.metadata), |f| pods::read(&mut pod, settings, f)),
-            Seen::Node(mut node) => self.nodes.put(name_of(&node.metadata), |f| nodes::read(&mut node, settings, f)),
+            Seen::Pod(mut pod) => {
+                self.pods.put(name_of(&pod.metadata), |f| pods::read(&mut pod, settings, f), |a, b| pods::matters(a, b))
+            }
+            Seen::Node(mut node) => self.nodes.put(name_of(&node.metadata), |f| nodes::read(&mut node, settings, f), always),
             Seen::PriorityClass(mut class) => {
-                self.priorities.put(name_of(&class.metadata), |f| read_priority_class(&mut class, f));
+                self.priorities.put(name_of(&class.metadata), |f| read_priority_class(&mut class, f), always)
             }
             Seen::Ours(kind, tree) => self.put_ours(kind, tree),
         }
     }
 
-    fn put_ours(&mut self, kind: Watched, tree: Value) {
+    fn put_ours(&mut self, kind: Watched, tree: Value) -> bool {
         let settings = &self.settings;
         let text = |field: &str| tree["metadata"][field].as_str().unwrap_or_default().to_owned();
         let name = ObjectName { namespace: text("namespace"), name: text("name") };
         match kind {
-            Watched::Queue => self.queues.put(name, |f| queues::read(&mut decode_tree(Kind::Queue, tree, f)?, settings, f)),
-            Watched::PodGroup => self.gangs.put(name, |f| gangs::read(&mut decode_tree(Kind::PodGroup, tree, f)?, settings, f)),
-            Watched::BindRequest => self.binds.put(name, |f| pods::read_bind(&mut decode_tree(Kind::BindRequest, tree, f)?, f)),
-            Watched::SchedulingShard => self.shards.put(name, |f| {
-                let mut shard: Object<SchedulingShardSpec> = decode_tree(Kind::SchedulingShard, tree, f)?;
-                Some((cluster_name("SchedulingShard", &mut shard.metadata, f)?, shard.spec))
-            }),
+            Watched::Queue => {
+                self.queues.put(name, |f| queues::read(&mut decode_tree(Kind::Queue, tree, f)?, settings, f), always)
+            }
+            Watched::PodGroup => {
+                self.gangs.put(name, |f| gangs::read(&mut decode_tree(Kind::PodGroup, tree, f)?, settings, f), gang_matters)
+            }
+            Watched::BindRequest => {
+                let uid = tree["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+                let read = |f: &mut Findings| {
+                    let facts = pods::read_bind(&mut decode_tree(Kind::BindRequest, tree, f)?, f)?;
+                    Some(LiveBind { uid, facts })
+                };
+                self.binds.put(name, read, bind_matters)
+            }
+            Watched::SchedulingShard => {
+                let read = |f: &mut Findings| {
+                    let mut shard: Object<SchedulingShardSpec> = decode_tree(Kind::SchedulingShard, tree, f)?;
+                    Some((cluster_name("SchedulingShard", &mut shard.metadata, f)?, shard.spec))
+                };
+                self.shards.put(name, read, always)
+            }
             // Of Kubernetes' own kinds there is a variant each.
-            Watched::Pod | Watched::Node | Watched::PriorityClass => {}
+            Watched::Pod | Watched::Node | Watched::PriorityClass => false,
         }
     }
 
@@ -270,16 +320,23 @@ impl Live {
     /// Rows and names of this moment. Bad objects are left out and told among the warnings, as a lenient reader does.
     #[must_use]
     pub fn load(&self, now: Timestamp) -> Loaded {
+        self.load_with(now, &Assumed::default())
+    }
+
+    /// The same, with what was decided and is not to be seen yet.
+    #[must_use]
+    pub fn load_with(&self, now: Timestamp, assumed: &Assumed) -> Loaded {
         let (mut findings, mut left_out) = (Findings::default(), 0);
-        let facts = Facts {
+        let mut facts = Facts {
             nodes: self.nodes.collect(&mut findings, &mut left_out),
             queues: self.queues.collect(&mut findings, &mut left_out).into_iter().flatten().collect(),
             gangs: self.gangs.collect(&mut findings, &mut left_out).into_iter().flatten().collect(),
             pods: self.pods.collect(&mut findings, &mut left_out),
-            binds: self.binds.collect(&mut findings, &mut left_out).into_iter().flatten().collect(),
+            binds: self.binds.collect(&mut findings, &mut left_out).into_iter().filter_map(|bind| bind.facts).collect(),
             priorities: self.priorities.collect(&mut findings, &mut left_out),
             ..Facts::default()
         };
+        assumed.apply(&mut facts.pods, &mut facts.gangs, &mut facts.binds);
         let assembled = assemble(facts, &self.settings, now, &mut findings);
         let mut warnings = findings.warnings;
         warnings.append(&mut findings.bad);
@@ -292,6 +349,58 @@ impl Live {
             skipped: Vec::new(),
             left_out: left_out + assembled.left_out,
         }
+    }
+
+    /// Forgets what was assumed and is to be seen by now, or can no longer come true.
+    pub fn settle(&self, now: Timestamp, assumed: &mut Assumed) {
+        assumed.settle(
+            now,
+            |name| self.pods.facts(name).map(AsRef::as_ref),
+            |name| self.gangs.facts(name).and_then(Option::as_ref),
+            |name, uid| self.binds.facts(name).is_some_and(|bind| bind.uid == uid),
+        );
+    }
+
+    /// What whoever writes on a pod group has to know of it.
+    #[must_use]
+    pub fn gang(&self, name: &ObjectName) -> Option<GangNote> {
+        self.gangs.facts(name)?.as_ref().map(|gang| GangNote { uid: gang.uid.clone(), mark: gang.mark, told: gang.told })
+    }
+
+    /// Pod groups that carry a scheduling condition of this shard's pool.
+    #[must_use]
+    pub fn told_gangs(&self) -> Vec<ObjectName> {
+        let gangs = self.gangs.entries.values().filter_map(|entry| entry.facts.as_ref()?.as_ref());
+        gangs.filter(|gang| gang.told).map(|gang| gang.name.clone()).collect()
+    }
+
+    /// BindRequests that failed for good, with their uid: to be removed, so that their pods are tried again.
+    #[must_use]
+    pub fn failed_binds(&self) -> Vec<(ObjectName, String)> {
+        let binds = self.binds.entries.iter();
+        let failed = |bind: &LiveBind| bind.facts.is_none().then(|| bind.uid.clone());
+        binds.filter_map(|(name, entry)| Some((name.clone(), failed(entry.facts.as_ref()?)?))).collect()
+    }
+
+    /// When a pod was made.
+    #[must_use]
+    pub fn created(&self, pod: &ObjectName) -> Option<Timestamp> {
+        self.pods.facts(pod)?.created
+    }
+
+    /// Pods of this scheduler that wait and are in no pod group of any shard; and the group that they name.
+    #[must_use]
+    pub fn strays(&self) -> Vec<Stray> {
+        let pods = self.pods.entries.values().filter_map(|entry| entry.facts.as_deref());
+        let waits = |pod: &&PodFacts| {
+            !pod.foreign && !pod.reservation && pod.node.is_none() && pod.deleted.is_none() && pod.phase == Phase::Pending
+        };
+        let stray = |pod: &PodFacts| {
+            let group = |gang: &String| ObjectName { namespace: pod.name.namespace.clone(), name: gang.clone() };
+            let missing = pod.gang.as_ref().is_none_or(|gang| !self.gangs.entries.contains_key(&group(gang)));
+            missing.then(|| Stray { pod: pod.name.clone(), uid: pod.uid.clone(), group: pod.gang.clone() })
+        };
+        pods.filter(waits).filter_map(stray).collect()
     }
 
     /// Objects whose facts differ between the two, a line each, sorted; none if both know the same.
@@ -308,6 +417,49 @@ impl Live {
         found.sort();
         found
     }
+}
+
+/// Of a pod group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GangNote {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// Whether its pods may be marked as unschedulable (`spec.markUnschedulable`).
+    pub mark: bool,
+    /// Whether it carries a scheduling condition of this shard's pool.
+    pub told: bool,
+}
+
+/// A pod that nobody will place.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Stray {
+    /// Which pod.
+    pub pod: ObjectName,
+    /// Its uid.
+    pub uid: String,
+    /// The pod group that it names, and that does not exist; `None`: it names none.
+    pub group: Option<String>,
+}
+
+fn always<F>(_: &F, _: &F) -> bool {
+    true
+}
+
+/// The scheduler's own writes, conditions and times, are no news to it.
+fn gang_matters(old: &Option<GangFacts>, new: &Option<GangFacts>) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => {
+            let plain = |gang: &GangFacts| GangFacts { told: false, times: GangTimes::default(), ..gang.clone() };
+            let asked = |gang: &GangFacts| (gang.times.preemption_delay, gang.times.staleness_grace);
+            plain(old) != plain(new) || asked(old) != asked(new)
+        }
+        (old, new) => old.is_some() != new.is_some(),
+    }
+}
+
+/// A request that comes is the scheduler's own; one that fails frees its pod.
+fn bind_matters(_: &LiveBind, new: &LiveBind) -> bool {
+    new.facts.is_none()
 }
 
 fn name_of(metadata: &ObjectMeta) -> ObjectName {

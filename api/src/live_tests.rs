@@ -98,7 +98,9 @@ type Truth = std::collections::BTreeMap<(Watched, usize), usize>;
 fn tell(live: &mut Live, kind: Watched, name: usize, version: Option<usize>) {
     let namespace = if matches!(kind, Watched::Pod | Watched::PodGroup | Watched::BindRequest) { "ns" } else { "" };
     match version {
-        Some(version) => live.put(seen(kind, object(kind, name, version))),
+        Some(version) => {
+            live.put(seen(kind, object(kind, name, version)));
+        }
         None => live.remove(kind, namespace, &format!("o{name}")),
     }
 }

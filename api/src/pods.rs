@@ -102,6 +102,23 @@ fn nanoseconds_between(from: Timestamp, to: Timestamp) -> i128 {
     to.as_nanosecond() - from.as_nanosecond()
 }
 
+/// Whether a change of a pod may change a decision: being bound, and beginning to run there, does not.
+pub(crate) fn matters(old: &PodFacts, new: &PodFacts) -> bool {
+    let waits = old.phase == Phase::Pending && matches!(new.phase, Phase::Pending | Phase::Running);
+    let bound = waits && (old.node == new.node || old.node.is_none()) && old.deleted == new.deleted;
+    let plain = |pod: &PodFacts| PodFacts {
+        node: None,
+        phase: Phase::Pending,
+        groups: Vec::new(),
+        constraints: Constraints::default(),
+        config_maps: Vec::new(),
+        needs: Needs::default(),
+        nominated: None,
+        ..pod.clone()
+    };
+    !bound || plain(old) != plain(new)
+}
+
 /// Reads one pod; `None` if something in it is bad.
 pub(crate) fn read(pod: &mut k8s::Pod, settings: &Settings, findings: &mut Findings) -> Option<Box<PodFacts>> {
     let name = object_name("Pod", &mut pod.metadata, findings)?;
@@ -265,6 +282,8 @@ pub(crate) struct BindFacts {
     pub(crate) pod: String,
     pub(crate) node: String,
     pub(crate) groups: Vec<String>,
+    /// Uid of the pod that it was made for, if it says so.
+    pub(crate) owner: Option<String>,
 }
 
 /// Reads one BindRequest: `None` if something in it is bad, `Some(None)` if it failed for good, which counts as absent
@@ -275,6 +294,8 @@ pub(crate) fn read_bind(
 ) -> Option<Option<BindFacts>> {
     let name = object_name("BindRequest", &mut request.metadata, findings)?;
     let spec = std::mem::take(&mut request.spec);
+    let owners = request.metadata.owner_references.take().unwrap_or_default();
+    let owner = owners.into_iter().find(|owner| owner.kind == "Pod").map(|owner| owner.uid).filter(|uid| !uid.is_empty());
     let status = request.status.take().unwrap_or_default();
     let tried = status.failed_attempts.unwrap_or(0);
     let failed = status.phase.as_deref() == Some("Failed") && spec.backoff_limit.is_none_or(|limit| tried >= limit);
@@ -282,6 +303,7 @@ pub(crate) fn read_bind(
         pod: spec.pod_name.unwrap_or_default(),
         node: spec.selected_node.unwrap_or_default(),
         groups: spec.selected_gpu_groups.unwrap_or_default(),
+        owner,
         name,
     }))
 }

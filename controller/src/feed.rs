@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use kube::Client;
+use muster_api::assumed::Assumed;
 use muster_api::live::{Live, Watched};
 use muster_api::read::Loaded;
 use tokio::sync::watch::{Receiver, Sender, channel};
@@ -107,7 +108,19 @@ impl Feed {
         lock(&self.state).fit()
     }
 
-    /// A number that grows with each change of what is known; to wait for the next one.
+    /// The same, with what was decided and is not to be seen yet; what is to be seen by now is forgotten there.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_with(&self, now: Timestamp, assumed: &Mutex<Assumed>) -> Result<Loaded, NoData> {
+        let state = lock(&self.state);
+        state.fit()?;
+        let mut assumed = assumed.lock().unwrap_or_else(PoisonError::into_inner);
+        state.live.settle(now, &mut assumed);
+        Ok(state.live.load_with(now, &assumed))
+    }
+
+    /// A number that grows with each change of what is known that may change a decision; to wait for the next one.
     #[must_use]
     pub fn changes(&self) -> Receiver<u64> {
         self.changes.clone()
@@ -164,7 +177,7 @@ impl State {
                 tracing::debug!(kind = kind.name(), objects = self.live.count(kind), "listed");
             }
             Told::Put(seen) => {
-                self.live.put(seen);
+                changed = self.live.put(seen);
                 self.counts.put += 1;
             }
             Told::Gone { namespace, name } => {

@@ -5,6 +5,7 @@ use bumpalo::Bump;
 use crate::actions::{Plan, allocate, evict_for, stale_gang};
 use crate::config::{Action, Config};
 use crate::fair_share;
+use crate::index::GangIdx;
 use crate::order::Order;
 use crate::outcome::{Decision, DecisionKind, Outcome, QueueReport};
 use crate::pending::Failures;
@@ -117,6 +118,12 @@ impl Scheduler {
     #[must_use]
     pub const fn statement(&self) -> &Statement {
         &self.statement
+    }
+
+    /// Whether a gang, as the last cycle left it, is below its minimum though it runs (semantics.md §6.8).
+    #[must_use]
+    pub fn is_stale(&self, gang: GangIdx) -> bool {
+        stale_gang::is_stale(&self.tables, gang)
     }
 
     fn get_ready(&mut self, config: &Config) {

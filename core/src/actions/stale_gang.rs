@@ -44,7 +44,7 @@ pub fn run(plan: &mut Plan<'_>, brake: &mut Brake) {
 }
 
 /// Whether a gang holds something, has nothing that ended well, and is below its minimum. Pods that are leaving still count.
-fn is_stale(tables: &Tables, gang: GangIdx) -> bool {
+pub fn is_stale(tables: &Tables, gang: GangIdx) -> bool {
     let used = |pod: crate::index::PodIdx| {
         let status = tables.pods.status[pod];
         is_active(status) || holds_node(status)
