@@ -11,18 +11,28 @@
 //! | [`lease`] | who of several processes may write |
 //! | [`metrics`] | what is counted |
 //! | [`scheduler`] | the role that decides, binds and evicts |
+//! | [`grouping`] | the role that makes a PodGroup for each workload |
+//! | [`work`] | things to be done by key, with back-off |
+//! | [`calls`] | requests with an end, and what their failure means |
+//! | [`announce`] | events |
 //!
 //! Nothing is decided here: rows go to `core`, and its outcome is carried out.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod announce;
+pub mod calls;
 pub mod client;
 pub mod defaults;
 pub mod discovery;
 pub mod feed;
+pub mod grouping;
 pub mod lease;
 pub mod metrics;
 pub mod run;
 pub mod scheduler;
 pub mod watch;
+pub mod work;
+
+mod grouping_owners;
