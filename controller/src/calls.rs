@@ -58,7 +58,12 @@ impl Trouble {
     /// The object is not (or no longer) what the request was made for.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
-        self.status().is_some_and(|status| status.code == 409 && status.reason != "AlreadyExists")
+        self.status().is_some_and(|status| match status.code {
+            409 => status.reason != "AlreadyExists",
+            // A patch that names another uid than the object has.
+            422 => status.message.contains("metadata.uid"),
+            _ => false,
+        })
     }
 
     /// This process may not.
@@ -71,7 +76,8 @@ impl Trouble {
     /// have been carried out all the same.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
-        self.status().is_some_and(|status| matches!(status.code, 400..=499) && !matches!(status.code, 408 | 409 | 429))
+        let no = |status: &Status| matches!(status.code, 400..=499) && !matches!(status.code, 401 | 408 | 409 | 429);
+        !self.is_conflict() && self.status().is_some_and(no)
     }
 }
 

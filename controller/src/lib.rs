@@ -12,6 +12,7 @@
 //! | [`metrics`] | what is counted |
 //! | [`scheduler`] | the role that decides, binds and evicts |
 //! | [`grouping`] | the role that makes a PodGroup for each workload |
+//! | [`binder`] | the role that carries out BindRequests and holds shared GPUs |
 //! | [`work`] | things to be done by key, with back-off |
 //! | [`calls`] | requests with an end, and what their failure means |
 //! | [`announce`] | events |
@@ -22,6 +23,7 @@
 #![warn(missing_docs)]
 
 pub mod announce;
+pub mod binder;
 pub mod calls;
 pub mod client;
 pub mod defaults;
@@ -35,4 +37,7 @@ pub mod scheduler;
 pub mod watch;
 pub mod work;
 
+mod binder_known;
+mod binder_report;
 mod grouping_owners;
+mod reservations;
