@@ -30,7 +30,7 @@ use crate::binder_report::Reporter;
 use crate::calls::{Trouble, read, write};
 use crate::lease::Lead;
 use crate::reservations::{Reservations, Unheld};
-use crate::run::Context;
+use crate::run::{Context, Options, Stop};
 use crate::watch::{Told, follow};
 use crate::work::{Backoff, Ended, Work};
 
@@ -103,14 +103,22 @@ impl From<Unheld> for Unbound {
 /// # Errors
 /// None so far: what fails is tried again.
 pub async fn run(context: Context) -> Result<()> {
-    if context.options.observe {
-        context.stop.stopped().await;
+    serve(context.client, context.lead, context.stop, &context.options).await
+}
+
+/// The same, for whoever has no more than this.
+///
+/// # Errors
+/// As [`run`].
+pub async fn serve(client: Client, lead: Lead, stop: Stop, options: &Options) -> Result<()> {
+    if options.observe {
+        stop.stopped().await;
         return Ok(());
     }
-    let binder = Arc::new(Binder::new(&context));
+    let binder = Arc::new(Binder::new(client, lead, options));
     let (pods, requests) = (watch::channel(false), watch::channel(false));
     let told = |kind: Watched, listed: watch::Sender<bool>| {
-        let (binder, client) = (Arc::clone(&binder), context.client.clone());
+        let (binder, client) = (Arc::clone(&binder), binder.client.clone());
         async move { follow(client, kind, move |told| binder.take(kind, told, &listed)).await }
     };
     let watches = join(told(Watched::Pod, pods.0), told(Watched::BindRequest, requests.0));
@@ -136,7 +144,7 @@ pub async fn run(context: Context) -> Result<()> {
         join(look_around, join(binder.requests.drain(MOST_UNDER_WAY, carry_out), binder.syncs.drain(MOST_SYNCS, sync))).await;
     };
     tokio::select! {
-        () = context.stop.stopped() => {}
+        () = stop.stopped() => {}
         _ = watches => {}
         () = works => {}
     }
@@ -144,17 +152,16 @@ pub async fn run(context: Context) -> Result<()> {
 }
 
 impl Binder {
-    fn new(context: &Context) -> Self {
-        let (client, lead) = (context.client.clone(), context.lead.clone());
+    fn new(client: Client, lead: Lead, options: &Options) -> Self {
         let known = Arc::new(Known::new());
         let announcer = Arc::new(Announcer::new(client.clone(), lead.clone(), "binder"));
         let reservations = Reservations {
             client: client.clone(),
             lead: lead.clone(),
             known: Arc::clone(&known),
-            settings: context.options.reservation.clone(),
+            settings: options.reservation.clone(),
             announcer: Arc::clone(&announcer),
-            spare: context.options.pause_evictions,
+            spare: options.pause_evictions,
             locks: Mutex::default(),
         };
         Self {

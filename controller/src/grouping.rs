@@ -25,7 +25,7 @@ use crate::announce::{Announcer, Tone, pod_reference};
 use crate::calls::{Trouble, read, write};
 use crate::grouping_owners::{Owners, Walk};
 use crate::lease::Lead;
-use crate::run::Context;
+use crate::run::{Context, Options, Stop};
 use crate::watch::{Told, follow};
 use crate::work::{Backoff, Ended, Work};
 
@@ -88,21 +88,28 @@ struct Grouper {
 /// # Errors
 /// None so far: what fails is tried again.
 pub async fn run(context: Context) -> Result<()> {
-    if context.options.observe {
-        context.stop.stopped().await;
+    serve(context.client, context.lead, context.stop, &context.options).await
+}
+
+/// The same, for whoever has no more than this.
+///
+/// # Errors
+/// As [`run`].
+pub async fn serve(client: Client, lead: Lead, stop: Stop, options: &Options) -> Result<()> {
+    if options.observe {
+        stop.stopped().await;
         return Ok(());
     }
-    let client = context.client.clone();
     let grouper = Arc::new(Grouper {
         client: client.clone(),
-        lead: context.lead.clone(),
+        lead: lead.clone(),
         rules: Rules {
-            scheduler_name: context.options.scheduler_name.clone(),
-            queue_label_key: context.options.queue_label_key.clone(),
-            node_pool_label_key: context.options.node_pool_label_key.clone(),
+            scheduler_name: options.scheduler_name.clone(),
+            queue_label_key: options.queue_label_key.clone(),
+            node_pool_label_key: options.node_pool_label_key.clone(),
         },
         owners: Owners::new(client.clone()),
-        announcer: Announcer::new(client.clone(), context.lead.clone(), "pod-grouper"),
+        announcer: Announcer::new(client.clone(), lead.clone(), "pod-grouper"),
         memory: Mutex::default(),
         work: Work::new(BACKOFF),
     });
@@ -128,7 +135,7 @@ pub async fn run(context: Context) -> Result<()> {
         grouper.work.drain(CONCURRENCY, handle).await;
     };
     tokio::select! {
-        () = context.stop.stopped() => {}
+        () = stop.stopped() => {}
         _ = watches => {}
         () = works => {}
     }

@@ -6,8 +6,10 @@
 mod contract;
 mod crds;
 mod feed;
+mod grouping;
 mod history;
 mod manifests;
+mod roles;
 mod support;
 
 use std::process::ExitCode;
@@ -29,6 +31,8 @@ const TESTS: &[(&str, Test)] = &[
     ("manifests::rights_are_the_roles", manifests::rights_are_the_roles),
     ("feed::says_what_is_missing", feed::says_what_is_missing),
     ("feed::equals_a_fresh_list_after_a_random_history", feed::equals_a_fresh_list_after_a_random_history),
+    ("grouping::a_plain_job_is_grouped", grouping::a_plain_job_is_grouped),
+    ("grouping::each_kind_says_what_is_wrong", grouping::each_kind_says_what_is_wrong),
 ];
 
 fn main() -> ExitCode {
