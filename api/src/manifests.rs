@@ -22,7 +22,7 @@ const PRIORITY_CLASSES: [(&str, i32, &str); 4] = [
 ];
 const READ: [&str; 3] = ["get", "list", "watch"];
 const METRICS_PORT: u16 = 8080;
-const HEALTH_PORT: u16 = 8081;
+const HEALTH_PORT: u16 = 8082;
 
 /// A part of Muster that can run by itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -247,7 +247,8 @@ fn deployment(install: &Install) -> Value {
     let container = json!({
         "name": "muster",
         "image": install.image,
-        "args": ["run", format!("--roles={}", roles.join(","))],
+        "args": ["run", format!("--roles={}", roles.join(",")), "--leader-elect", format!("--listen-address=:{METRICS_PORT}"),
+            format!("--health-address=:{HEALTH_PORT}"), "--log-json"],
         "env": [{"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
         "ports": [{"name": "http-metrics", "containerPort": METRICS_PORT}, {"name": "health", "containerPort": HEALTH_PORT}],

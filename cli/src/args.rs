@@ -69,6 +69,10 @@ pub(crate) enum Command {
     /// Print what an installation consists of as YAML: namespaces, CRDs, priority classes, rights, deployment
     #[command(after_help = format!("{MANIFESTS_EXAMPLES}\n\n{EXIT_CODES}"))]
     Manifests(Manifests),
+    /// Schedule the pods of a cluster: decide, bind, evict, report
+    #[cfg(feature = "controller")]
+    #[command(after_help = crate::run::EXAMPLES)]
+    Run(Box<crate::run::Run>),
     /// Print completions for a shell
     #[command(after_help = format!("{COMPLETION_EXAMPLES}\n\n{EXIT_CODES}"))]
     Completions {

@@ -15,6 +15,8 @@ mod import;
 mod input;
 mod manifests;
 mod plan;
+#[cfg(feature = "controller")]
+mod run;
 mod sink;
 mod text;
 
@@ -48,6 +50,8 @@ fn run(command: Command, started: Instant) -> Result<(), fault::Fault> {
         Command::Demo(args) => demo::run(&args, started),
         Command::Crds => manifests::print_crds(),
         Command::Manifests(args) => manifests::run(&args),
+        #[cfg(feature = "controller")]
+        Command::Run(args) => run::run(*args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut <Args as clap::CommandFactory>::command(), "muster", &mut script);

@@ -10,7 +10,15 @@
 //! | [`run`] | starts the roles, ends them; what each of them is given |
 //! | [`lease`] | who of several processes may write |
 //! | [`metrics`] | what is counted |
-//! | [`scheduler`] | the role that decides, binds and evicts |
+//! | [`probe`] | whether the API server still knows us |
+//! | [`http`] | metrics, health, and answers to questions |
+//! | [`scheduler`] | the role that decides: a thread of cycles for each shard |
+//! | [`shard`] | a SchedulingShard as settings |
+//! | [`cycle_thread`] | waits, makes rows, plans, hands over |
+//! | [`orders`] | a cycle's outcome as writes |
+//! | [`commit`], [`evict`] | those writes |
+//! | [`status`] | says on objects why they wait |
+//! | [`write`](mod@write), [`events`], [`journal`] | one write; one event; one line on disk |
 //! | [`grouping`] | the role that makes a PodGroup for each workload |
 //! | [`binder`] | the role that carries out BindRequests and holds shared GPUs |
 //! | [`work`] | things to be done by key, with back-off |
@@ -35,6 +43,18 @@ pub mod metrics;
 pub mod run;
 pub mod scheduler;
 pub mod watch;
+pub mod commit;
+pub mod cycle_thread;
+pub mod events;
+pub mod evict;
+pub mod http;
+pub mod inspect;
+pub mod journal;
+pub mod orders;
+pub mod probe;
+pub mod shard;
+pub mod status;
+pub mod write;
 pub mod work;
 
 mod binder_known;

@@ -9,13 +9,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Client;
+use anyhow::{Context as _, Result, bail};
+use kube::{Client, Config};
 use muster_api::manifests::Role;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
-use crate::discovery::Server;
-use crate::lease::Lead;
+use crate::client::connect;
+use crate::discovery::{Server, discover};
+use crate::lease::{self, Lead};
 use crate::metrics::Metrics;
+use crate::probe::Probe;
+use crate::scheduler::{self, Running};
+use crate::{binder, grouping, http};
 
 /// A write that has not been answered after this counts as failed, whether it was carried out or not. Shorter than what is
 /// left of a lease when writing ends (`lease`).
@@ -134,6 +140,14 @@ impl Default for Reservation {
     }
 }
 
+impl Options {
+    /// A name in leases that no other process has (wire-contract.md §7.6).
+    #[must_use]
+    pub fn identity_on(host: &str) -> String {
+        format!("{host}_{}", uuid::Uuid::new_v4())
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
@@ -141,7 +155,7 @@ impl Default for Options {
             roles: Role::ALL.to_vec(),
             scheduler_name: "kai-scheduler".to_owned(),
             namespace: "muster".to_owned(),
-            identity: format!("muster_{}", std::process::id()),
+            identity: Self::identity_on("muster"),
             leader_elect: false,
             observe: false,
             beside_kai: false,
@@ -217,4 +231,97 @@ pub struct Context {
     pub lead: Lead,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// The shards that run here, for whoever asks about them.
+    pub running: Running,
+}
+
+/// How long roles have to end when they are told to.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// Runs all roles that `options` name, until told to stop.
+///
+/// # Errors
+/// If the API server cannot be reached or used, an address is taken, or a role cannot go on.
+pub async fn run(config: Config, options: Options, stop: Stop) -> Result<()> {
+    let server_url = config.cluster_url.to_string();
+    let client = connect(config)?;
+    let server = discover(&client).await.with_context(|| format!("the API server at {server_url}"))?;
+    let roles: Vec<_> = options.roles.iter().map(|role| role.name()).collect();
+    tracing::info!(%server, url = server_url, roles = roles.join(","), observe = options.observe, "starts");
+    let metrics = Metrics::new(&options.metrics_namespace).context("option --metrics-namespace")?;
+    let (stopper, own_stop) = Stop::new();
+    let context = Context {
+        client,
+        server: Arc::new(server),
+        options: Arc::new(options),
+        stop: own_stop,
+        lead: Lead::none(),
+        metrics: Arc::new(metrics),
+        running: Running::default(),
+    };
+    let probe = Probe::default();
+    let mut helpers = JoinSet::new();
+    http::serve(&context, &probe, &mut helpers).await?;
+    let mut roles = JoinSet::new();
+    let (probed, watched) = (probe.clone(), context.client.clone());
+    roles.spawn(async move { ("connection", probed.watch(&watched).await) });
+    for &role in &context.options.roles {
+        // All others do nothing but write.
+        if !context.options.observe || role == Role::Scheduler {
+            roles.spawn(start(context.clone(), role));
+        }
+    }
+    let ended = tokio::select! {
+        () = stop.stopped() => Ok(()),
+        Some(ended) = roles.join_next() => match ended {
+            Ok((role, Err(error))) => Err(error).with_context(|| format!("role {role}")),
+            Ok((role, Ok(()))) => Err(anyhow::anyhow!("role {role} has ended by itself")),
+            Err(error) => Err(error).context("a role broke off"),
+        },
+    };
+    stopper.stop();
+    tracing::info!("ends");
+    let all = async { while roles.join_next().await.is_some() {} };
+    // The connection's watch has no end of its own.
+    let _ = tokio::time::timeout(LAST_WORDS, async { tokio::join!(all, std::future::ready(probe.end())) }).await;
+    ended
+}
+
+/// One role: while it leads, if there may be others.
+async fn start(context: Context, role: Role) -> (&'static str, Result<()>) {
+    let begin = move |context: Context| async move {
+        match role {
+            Role::Scheduler => scheduler::run(context).await,
+            Role::PodGrouper => grouping::run(context).await,
+            Role::Binder => binder::run(context).await,
+            Role::PodGroupController | Role::QueueController => {
+                tracing::warn!(role = role.name(), "this version does not have this role yet");
+                context.stop.stopped().await;
+                Ok(())
+            }
+        }
+    };
+    let ended = if context.options.leader_elect && !context.options.observe {
+        let name = match role {
+            // As KAI names it.
+            Role::Scheduler => context.options.scheduler_name.clone(),
+            other => format!("muster-{other}"),
+        };
+        lease::hold(context, &name, begin).await
+    } else {
+        begin(Context { lead: Lead::always(), ..context }).await
+    };
+    (role.name(), ended)
+}
+
+/// What text stands for an address: `:8080` is that port on all interfaces, as in Go.
+///
+/// # Errors
+/// If it stands for none.
+pub fn address(text: &str) -> Result<SocketAddr> {
+    let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
+    match full.parse() {
+        Ok(address) => Ok(address),
+        Err(_) => bail!("{text:?}: expected an address with port, e.g. 127.0.0.1:8080 or :8080"),
+    }
 }

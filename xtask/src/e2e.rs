@@ -42,7 +42,7 @@ fn tests(repo: &Repo, arguments: &Arguments) -> Result<Verdict> {
     // The same packages and features in both, or cargo would build their dependencies twice.
     let both = |command: &str| {
         let packages = ["muster", "muster-controller", "muster-e2e"].map(|name| ["--package", name]);
-        let mut command = repo.cargo([command, "--locked", "--features", "muster-e2e/cluster"]);
+        let mut command = repo.cargo([command, "--locked", "--features", "muster-e2e/cluster,muster/controller"]);
         command.args(packages.as_flattened());
         command
     };
