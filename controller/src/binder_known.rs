@@ -110,7 +110,9 @@ pub(crate) enum Part {
     Member(Member),
     Holder(Holder),
     /// It waits for a node to be added.
-    Scaling { waits: bool },
+    Scaling {
+        waits: bool,
+    },
     Nothing,
 }
 

@@ -314,8 +314,7 @@ impl Reservations {
         let everywhere: Api<Pod> = Api::all(self.client.clone());
         let one = ListParams::default().labels(&format!("{GROUP_LABEL}={group}"));
         let several = ListParams::default().labels(&format!("{GROUP_LABEL}/{group}"));
-        let (one, several) =
-            futures::future::try_join(read(everywhere.list(&one)), read(everywhere.list(&several))).await?;
+        let (one, several) = futures::future::try_join(read(everywhere.list(&one)), read(everywhere.list(&several))).await?;
         let mut found = Group::default();
         for pod in one.items.iter().chain(&several.items) {
             match Part::of(pod, &self.settings.namespace) {
@@ -406,7 +405,11 @@ mod tests {
         let running = member("a", Some("n"), true, false);
         let members = vec![running.clone(), member("b", Some("n"), false, false), member("c", Some("n"), false, true)];
         assert_eq!(verdict(&group(vec![], members.clone(), &[])), Verdict::End(vec![running]));
-        assert_eq!(verdict(&group(vec![holder(false, true)], members, &[])), Verdict::Nothing, "one that is going still holds it");
+        assert_eq!(
+            verdict(&group(vec![holder(false, true)], members, &[])),
+            Verdict::Nothing,
+            "one that is going still holds it"
+        );
         assert_eq!(verdict(&group(vec![], vec![member("b", Some("n"), false, false)], &[])), Verdict::Nothing);
     }
 }

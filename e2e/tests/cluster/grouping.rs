@@ -50,7 +50,10 @@ fn writes(cluster: &Cluster) -> Result<[f64; 2]> {
     let count = |resource: &str, verb: &str| cluster.api_metric("apiserver_request_total", &[resource, verb]);
     let groups = [r#"verb="POST""#, r#"verb="PATCH""#, r#"verb="PUT""#].map(|verb| count(r#"resource="podgroups""#, verb));
     let sum = groups.into_iter().sum::<Result<f64>>()?;
-    Ok([sum, cluster.api_metric("apiserver_request_total", &[r#"resource="pods",scope="resource",subresource="",verb="PATCH""#])?])
+    Ok([
+        sum,
+        cluster.api_metric("apiserver_request_total", &[r#"resource="pods",scope="resource",subresource="",verb="PATCH""#])?,
+    ])
 }
 
 /// A newcomer's Job: eight pods with a GPU each, no label at all. One group, one write on each pod, in the default queue.

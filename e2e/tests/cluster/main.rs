@@ -3,6 +3,7 @@
 //! A harness of our own, because a control plane that many tests share has to be stopped when the last one is done. A test that
 //! disturbs the servers starts its own.
 
+mod binder;
 mod contract;
 mod crds;
 mod feed;
@@ -33,6 +34,9 @@ const TESTS: &[(&str, Test)] = &[
     ("feed::equals_a_fresh_list_after_a_random_history", feed::equals_a_fresh_list_after_a_random_history),
     ("grouping::a_plain_job_is_grouped", grouping::a_plain_job_is_grouped),
     ("grouping::each_kind_says_what_is_wrong", grouping::each_kind_says_what_is_wrong),
+    ("binder::a_burst_of_halves", binder::a_burst_of_halves),
+    ("binder::one_that_fails_does_not_starve_others", binder::one_that_fails_does_not_starve_others),
+    ("binder::killed_at_any_moment", binder::killed_at_any_moment),
 ];
 
 fn main() -> ExitCode {

@@ -98,7 +98,8 @@ impl Kubelet {
         let mut live: BTreeMap<(String, String), usize> = BTreeMap::new();
         for pod in pods.list(&ListParams::default()).await?.items {
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
-            let group = pod.metadata.labels.as_ref().and_then(|labels| labels.get("runai-gpu-group")).cloned().unwrap_or_default();
+            let group =
+                pod.metadata.labels.as_ref().and_then(|labels| labels.get("runai-gpu-group")).cloned().unwrap_or_default();
             let key = (node.clone(), group);
             *live.entry(key.clone()).or_default() += 1;
             let uid = pod.metadata.uid.clone().unwrap_or_default();

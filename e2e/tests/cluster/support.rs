@@ -66,8 +66,11 @@ impl Shared {
 /// Our CRDs, established.
 pub(crate) fn apply_crds(cluster: &Cluster) -> Result<()> {
     cluster.kubectl_with(&["apply", "--server-side", "-f", "-"], &muster(&["crds"])?)?;
-    cluster.kubectl(["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"])?;
-    Ok(())
+    // kubectl does not wait until their conditions are there at all.
+    wait("the CRDs to be established", Duration::from_secs(60), || {
+        let waited = cluster.try_kubectl(&["wait", "--for=condition=Established", "--timeout=20s", "crd", "--all"], "")?;
+        Ok(waited.status.success())
+    })
 }
 
 /// What `muster` prints.
