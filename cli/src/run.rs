@@ -148,7 +148,6 @@ pub(crate) struct Run {
 
 /// Flags of KAI's scheduler and binder that have no effect here: their settings are a shard's, or there is nothing to set.
 #[derive(Args, Debug)]
-#[expect(dead_code, reason = "they are accepted, and that is all")]
 struct Ignored {
     #[arg(long, hide = true)]
     scheduler_conf: Option<String>,

@@ -11,6 +11,7 @@ mod grouping;
 mod history;
 mod manifests;
 mod roles;
+mod scheduler;
 mod support;
 
 use std::process::ExitCode;
@@ -37,6 +38,9 @@ const TESTS: &[(&str, Test)] = &[
     ("binder::a_burst_of_halves", binder::a_burst_of_halves),
     ("binder::one_that_fails_does_not_starve_others", binder::one_that_fails_does_not_starve_others),
     ("binder::killed_at_any_moment", binder::killed_at_any_moment),
+    ("scheduler::places_what_comes", scheduler::places_what_comes),
+    ("scheduler::takes_for_others", scheduler::takes_for_others),
+    ("scheduler::keeps_within_bounds", scheduler::keeps_within_bounds),
 ];
 
 fn main() -> ExitCode {
