@@ -32,6 +32,7 @@ pub mod report;
 pub mod report_amount;
 pub mod sentences;
 pub mod sharing;
+pub mod usage;
 
 mod assemble;
 mod classes;

@@ -88,6 +88,21 @@ impl Quantity {
     pub const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
+
+    /// That many of it; saturates.
+    #[must_use]
+    pub const fn times(self, count: u32) -> Self {
+        Self(self.0.saturating_mul(count as i128))
+    }
+
+    /// As Kubernetes' own programs write it: `2`, `500m`; exact.
+    #[must_use]
+    pub fn to_wire(self) -> String {
+        match self.milli() {
+            Some(milli) if !self.is_whole() && i128::from(milli) * (NANO / 1000) == self.0 => format!("{milli}m"),
+            _ => self.to_string(),
+        }
+    }
 }
 
 /// As a decimal number of units, exactly.

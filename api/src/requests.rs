@@ -25,6 +25,11 @@ impl Resources {
         self.find(name).ok().map(|at| self.0[at].1)
     }
 
+    /// All of them.
+    pub(crate) fn into_amounts(self) -> impl Iterator<Item = (String, Quantity)> {
+        self.0.into_iter()
+    }
+
     fn find(&self, name: &str) -> Result<usize, usize> {
         self.0.binary_search_by(|(other, _)| other.as_str().cmp(name))
     }

@@ -249,15 +249,15 @@ impl Binder {
                 self.lock_failures().remove(&key);
                 match self.reporter.succeeded(&request, &pod).await {
                     Ok(()) => Ended::Done,
-                    Err(trouble) => self.again(request, &trouble.to_string()),
+                    Err(trouble) => again(request, &trouble.to_string()),
                 }
             }
             Err(Unbound::Moot) => Ended::Done,
             Err(Unbound::Stale) => match self.withdraw(&request).await {
                 Ok(()) => Ended::Done,
-                Err(trouble) => self.again(request, &trouble.to_string()),
+                Err(trouble) => again(request, &trouble.to_string()),
             },
-            Err(Unbound::Unclear(said)) => self.again(request, &said),
+            Err(Unbound::Unclear(said)) => again(request, &said),
             Err(Unbound::Elsewhere(said)) => self.fail(request, &said, false).await,
             Err(Unbound::Failed(said)) => {
                 self.remember(key);
@@ -266,18 +266,12 @@ impl Binder {
         }
     }
 
-    #[expect(clippy::unused_self, reason = "beside its fellows")]
-    fn again(&self, request: Arc<Request>, said: &str) -> Ended<Arc<Request>> {
-        tracing::warn!(request = %request.name, node = request.node(), said, "not bound yet");
-        Ended::Failed(request)
-    }
-
     /// Says that an attempt failed, and tries again if the request allows it.
     async fn fail(&self, request: Arc<Request>, said: &str, tell_pod: bool) -> Ended<Arc<Request>> {
         let attempts = request.failed_attempts.saturating_add(1);
         tracing::warn!(request = %request.name, node = request.node(), attempts, said, "not bound");
         if let Err(trouble) = self.reporter.failed(&request, attempts, said, tell_pod).await {
-            return self.again(request, &trouble.to_string());
+            return again(request, &trouble.to_string());
         }
         if request.spec.backoff_limit.is_none_or(|limit| attempts >= limit) {
             return Ended::Done;
@@ -484,6 +478,12 @@ impl Binder {
         }
         why
     }
+}
+
+/// The same again, after a while.
+fn again(request: Arc<Request>, said: &str) -> Ended<Arc<Request>> {
+    tracing::warn!(request = %request.name, node = request.node(), said, "not bound yet");
+    Ended::Failed(request)
 }
 
 /// What has to be on a pod before it is bound.

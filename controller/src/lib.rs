@@ -21,6 +21,7 @@
 //! | [`write`](mod@write), [`events`], [`journal`] | one write; one event; one line on disk |
 //! | [`grouping`] | the role that makes a PodGroup for each workload |
 //! | [`binder`] | the role that carries out BindRequests and holds shared GPUs |
+//! | [`queue_status`] | the roles that keep the status of PodGroups and Queues |
 //! | [`work`] | things to be done by key, with back-off |
 //! | [`calls`] | requests with an end, and what their failure means |
 //! | [`announce`] | events |
@@ -40,6 +41,7 @@ pub mod feed;
 pub mod grouping;
 pub mod lease;
 pub mod metrics;
+pub mod queue_status;
 pub mod run;
 pub mod scheduler;
 pub mod watch;

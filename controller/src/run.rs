@@ -21,7 +21,7 @@ use crate::lease::{self, Lead};
 use crate::metrics::Metrics;
 use crate::probe::Probe;
 use crate::scheduler::{self, Running};
-use crate::{binder, grouping, http};
+use crate::{binder, grouping, http, queue_status};
 
 /// A write that has not been answered after this counts as failed, whether it was carried out or not. Shorter than what is
 /// left of a lease when writing ends (`lease`).
@@ -294,11 +294,8 @@ async fn start(context: Context, role: Role) -> (&'static str, Result<()>) {
             Role::Scheduler => scheduler::run(context).await,
             Role::PodGrouper => grouping::run(context).await,
             Role::Binder => binder::run(context).await,
-            Role::PodGroupController | Role::QueueController => {
-                tracing::warn!(role = role.name(), "this version does not have this role yet");
-                context.stop.stopped().await;
-                Ok(())
-            }
+            Role::PodGroupController => queue_status::run_groups(context).await,
+            Role::QueueController => queue_status::run_queues(context).await,
         }
     };
     let ended = if context.options.leader_elect && !context.options.observe {

@@ -10,6 +10,7 @@ mod feed;
 mod grouping;
 mod history;
 mod manifests;
+mod queue_status;
 mod roles;
 mod scheduler;
 mod support;
@@ -41,6 +42,7 @@ const TESTS: &[(&str, Test)] = &[
     ("scheduler::places_what_comes", scheduler::places_what_comes),
     ("scheduler::takes_for_others", scheduler::takes_for_others),
     ("scheduler::keeps_within_bounds", scheduler::keeps_within_bounds),
+    ("queue_status::sums_reach_the_top", queue_status::sums_reach_the_top),
 ];
 
 fn main() -> ExitCode {
