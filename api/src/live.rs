@@ -336,6 +336,10 @@ impl Live {
             priorities: self.priorities.collect(&mut findings, &mut left_out),
             ..Facts::default()
         };
+        // A pod of another scheduler is never ours to place or to evict, whatever group it names.
+        for pod in facts.pods.iter_mut().filter(|pod| pod.foreign) {
+            pod.gang = None;
+        }
         assumed.apply(&mut facts.pods, &mut facts.gangs, &mut facts.binds);
         let assembled = assemble(facts, &self.settings, now, &mut findings);
         let mut warnings = findings.warnings;

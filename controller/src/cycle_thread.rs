@@ -155,18 +155,19 @@ impl Cycles {
         let last = Arc::new(Last { loaded, outcome });
         let waits = !last.outcome.pending.is_empty() || !orders.promises.is_empty() || orders.marks.values().any(|m| m.stale.is_some());
         let stale = last.loaded.snapshot.gangs.iter().any(|gang| gang.times.stale.is_some());
-        if options.observe {
+        let unsaid = if options.observe {
             self.observe(&orders);
+            false
         } else {
             self.carry_out(orders, handle, now);
-            self.tell(&last, handle);
-        }
+            self.tell(&last, handle)
+        };
         *lock(&self.last) = Some(Arc::clone(&last));
         let metrics = &self.committer.metrics.scheduler;
         metrics.shares(&last.loaded, &last.outcome);
         metrics.cycle(opened, &watch.actions, decided.elapsed(), began.elapsed());
         metrics.assumed.set(i64::try_from(lock(&self.committer.ledger).len()).unwrap_or(i64::MAX));
-        waits || stale
+        waits || stale || unsaid || metrics.assumed.get() > 0
     }
 
     fn brake(&self, config: &mut Config, minute: &mut Minute, now: Instant) {
@@ -235,19 +236,23 @@ impl Cycles {
         }
     }
 
-    fn tell(&mut self, last: &Last, handle: &Handle) {
+    /// Whether something is to be said or taken back still.
+    fn tell(&mut self, last: &Last, handle: &Handle) -> bool {
         let now = Instant::now();
         let (status, reports_strays) = (&mut self.status, self.reports_strays);
-        let failed = self.feed.look(|live| {
-            status.report(&last.loaded, &last.outcome, live, now);
+        let (failed, unsaid) = self.feed.look(|live| {
+            let mut unsaid = status.report(&last.loaded, &last.outcome, live, now);
             if reports_strays {
-                status.report_strays(&live.strays(), now);
+                let strays = live.strays();
+                unsaid |= !strays.is_empty();
+                status.report_strays(&strays, now);
             }
-            live.failed_binds()
+            (live.failed_binds(), unsaid)
         });
         for (request, uid) in failed {
             let committer = self.committer.clone();
             handle.spawn(async move { committer.remove_request(&request, uid).await });
         }
+        unsaid
     }
 }

@@ -113,8 +113,8 @@ impl Status {
         }
     }
 
-    /// After a cycle.
-    pub fn report(&mut self, loaded: &Loaded, outcome: &Outcome, live: &Live, now: Instant) {
+    /// After a cycle. Whether something is to be taken back still.
+    pub fn report(&mut self, loaded: &Loaded, outcome: &Outcome, live: &Live, now: Instant) -> bool {
         self.cycle += 1;
         let facts = Facts { snapshot: &loaded.snapshot, names: &loaded.names };
         let placed: HashSet<PodIdx> =
@@ -125,7 +125,7 @@ impl Status {
         let cycle = self.cycle;
         self.gangs.retain(|_, told| told.cycle == cycle);
         self.pods.retain(|_, (_, seen)| *seen == cycle);
-        self.clear(loaded, live, now);
+        self.clear(loaded, live, now)
     }
 
     fn gang(
@@ -212,11 +212,11 @@ impl Status {
     }
 
     /// Groups that have nothing left to wait for lose their condition.
-    fn clear(&mut self, loaded: &Loaded, live: &Live, now: Instant) {
+    fn clear(&mut self, loaded: &Loaded, live: &Live, now: Instant) -> bool {
         let told: HashSet<ObjectName> = live.told_gangs().into_iter().collect();
         self.clearing.retain(|_, at| now.duration_since(*at) < STRAY_HOLDS);
         if told.is_empty() {
-            return;
+            return false;
         }
         let rows = &loaded.snapshot;
         for gang in rows.gangs.indices() {
@@ -233,6 +233,7 @@ impl Status {
                 self.work.put(Key::Gang(name.clone()), Wish::Gang { uid: note.uid, condition: None });
             }
         }
+        true
     }
 
     /// Pods that nobody will place.

@@ -155,10 +155,15 @@ fn await_bound(cluster: &Cluster, muster: &Muster, group: &str, pods: usize) -> 
         .with_context(|| muster.said())
 }
 
-/// Lets cycles go by.
-fn let_pass(muster: &Muster, cycles: f64) -> Result<()> {
-    let from = muster.metric("kai_cycles_total")?;
-    wait("cycles to pass", PATIENCE, || Ok(muster.metric("kai_cycles_total")? >= from + cycles))
+/// Lets cycles go by: a scheduler with nothing to do is given a reason for each of them.
+fn let_pass(cluster: &Cluster, muster: &Muster, cycles: u32) -> Result<()> {
+    for _ in 0..cycles {
+        let from = muster.metric("kai_cycles_total")?;
+        let reason = format!("reason=after-{from}");
+        cluster.kubectl(["label", "node", "gpu-0", reason.as_str(), "--overwrite"])?;
+        wait("a cycle to pass", PATIENCE, || Ok(muster.metric("kai_cycles_total")? > from))?;
+    }
+    Ok(())
 }
 
 /// What comes is placed, all of it or nothing; what does not fit is told why; pods of others are not touched; a plain pod costs
@@ -233,7 +238,7 @@ fn foreign(cluster: &Cluster, muster: &Muster) -> Result<()> {
         pod["spec"]["schedulerName"] = json!("default-scheduler");
     }
     create(cluster, objects)?;
-    let_pass(muster, 3.0)?;
+    let_pass(cluster, muster, 3)?;
     let pods = get(cluster, &["pods", "-n", "default", "-l", "group=foreign"])?;
     for pod in pods["items"].as_array().context("a list")? {
         let conditions = pod["status"]["conditions"].as_array().map_or(0, Vec::len);
@@ -257,12 +262,12 @@ fn budget(cluster: &mut Cluster, muster: &Muster) -> Result<()> {
             count(cluster, &[r#"resource="events""#, r#"verb="POST""#])?,
         ])
     };
-    let_pass(muster, 2.0)?;
+    let_pass(cluster, muster, 2)?;
     cluster.stop_kwok()?;
     let before = writes(cluster)?;
     create(cluster, group("budget", "default-queue", "", PODS, 1, true))?;
     await_bound(cluster, muster, "budget", PODS)?;
-    let_pass(muster, 3.0)?;
+    let_pass(cluster, muster, 3)?;
     let after = writes(cluster)?;
     let spent: Vec<_> = before.iter().zip(after).map(|(before, after)| after - before).collect();
     eprintln!("e2e: writes for {PODS} plain pods (binding, pod, status, group, request, events): {spent:?}");
@@ -347,14 +352,14 @@ pub(crate) fn keeps_within_bounds(shared: &Shared) -> Result<()> {
     let muster = Muster::start(&cluster, "muster", &["--roles=scheduler"])?;
     await_bound(&cluster, &muster, "a", 16)?;
     create(&cluster, (0..5).flat_map(|i| group(&format!("b-{i}"), "b", "", 1, 1, true)).collect())?;
-    let_pass(&muster, 4.0)?;
+    let_pass(&cluster, &muster, 4)?;
     ensure!(places(&cluster, "a")?.len() == 16 && muster.evictions()?.is_empty(), "paused, but {:?}", muster.evictions()?);
     let why = Endpoint::plain(muster.inspect).get("/explain?podgroup=default/b-0")?.body;
     ensure!(why.contains("brake"), "{why}");
     let go_on = r#"{"spec":{"args":{"pause-evictions":"false"}}}"#;
     cluster.kubectl(["patch", "schedulingshard", "default", "--type=merge", "-p", go_on])?;
     wait("evictions up to the brake", PATIENCE, || Ok(muster.evictions()?.len() >= 3)).with_context(|| muster.said())?;
-    let_pass(&muster, 4.0)?;
+    let_pass(&cluster, &muster, 4)?;
     ensure!(muster.evictions()?.len() == 3 && places(&cluster, "a")?.len() == 13, "{:?}", muster.evictions()?);
     let faster = r#"{"spec":{"args":{"max-evictions-per-minute":"-1"}}}"#;
     cluster.kubectl(["patch", "schedulingshard", "default", "--type=merge", "-p", faster])?;
@@ -371,7 +376,7 @@ fn observes(cluster: &Cluster) -> Result<()> {
     create(cluster, group("a", "a", "", 16, 1, false))?;
     let before = writes(cluster)?;
     let muster = Muster::start(cluster, "observer", &["--observe"])?;
-    let_pass(&muster, 3.0)?;
+    let_pass(cluster, &muster, 3)?;
     ensure!(places(cluster, "a")?.is_empty() && writes(cluster)? <= before, "it only observes\n{}", muster.said());
     ensure!(muster.said().contains("would bind"), "{}", muster.said());
     muster.stop()
