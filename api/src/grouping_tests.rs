@@ -1,3 +1,5 @@
+//! Tests of grouping: each kind, each rule, and that what is in order is left alone. No server.
+
 use serde_json::json;
 
 use super::*;
@@ -150,7 +152,10 @@ fn whom_it_concerns() {
 
 #[test]
 fn the_owner_that_controls_is_followed() {
-    let reference = |name: &str, controller: bool| json!({"apiVersion": "v1", "kind": "K", "name": name, "uid": name, "controller": controller});
+    let reference = |name: &str, controller: bool| {
+        let controller = json!(controller);
+        json!({"apiVersion": "v1", "kind": "K", "name": name, "uid": name, "controller": controller})
+    };
     let metadata =
         |owners: Vec<Value>| -> ObjectMeta { serde_json::from_value(json!({"ownerReferences": owners})).expect("metadata") };
     let name = |owners| owner_of(&metadata(owners)).map(|owner| owner.name.clone());

@@ -18,6 +18,9 @@ use crate::roles::{Killable, Kubelet, RESERVATIONS, admin, api, bind_request, cr
 use crate::support::{Shared, list, node};
 
 const PATIENCE: Duration = Duration::from_secs(90);
+const FAILING: &str = "failing";
+const FAILING_NODE: &str = "failing-0";
+const FAILING_MUTE: &str = "failing-mute";
 
 fn binder(kubeconfig: &Path, options: &Options) -> Result<Killable> {
     Killable::start(kubeconfig, options, |client, lead, stop, options| async move { serve(client, lead, stop, &options).await })
@@ -188,90 +191,95 @@ pub(crate) fn a_burst_of_halves(shared: &Shared) -> Result<()> {
     Ok(())
 }
 
+/// Requests that fail, each for a reason of its own; one of the pods.
+async fn ask_for_failures(client: &Client) -> Result<DynamicObject> {
+    // More than may speak with the server at once wait for a card that never says which it is.
+    for at in 0..40 {
+        let pod = create(client, half(FAILING, &format!("mute-{at}"))).await?;
+        create(client, bind_request(&pod, FAILING_MUTE, Some(&group_id(100 + at)))).await?;
+    }
+    let nowhere = create(client, pod(FAILING, "nowhere")).await?;
+    create(client, bind_request(&nowhere, "no-such-node", None)).await?;
+    let again = create(client, pod(FAILING, "again")).await?;
+    let mut patient = bind_request(&again, "no-such-node", None);
+    patient["spec"]["backoffLimit"] = json!(3);
+    create(client, patient).await?;
+    let unprepared = create(client, {
+        let mut pod = half(FAILING, "unprepared");
+        pod["metadata"]["annotations"] = json!({"gpu-fraction": "0.5"});
+        pod
+    })
+    .await?;
+    create(client, bind_request(&unprepared, FAILING_NODE, Some(&group_id(99)))).await?;
+    let stale = create(client, pod(FAILING, "stale")).await?;
+    let mut of_the_past = bind_request(&stale, FAILING_NODE, None);
+    // Whoever is first, the binder or the garbage collector: nothing may be bound for it.
+    of_the_past["metadata"]["ownerReferences"][0]["uid"] = json!("00000000-0000-4000-8000-00000000dead");
+    create(client, of_the_past).await?;
+    Ok(nowhere)
+}
+
+/// They say so on the request and on the pod, and leave nothing behind.
+async fn failures_are_said(client: &Client) -> Result<()> {
+    for (name, attempts, why) in [
+        ("nowhere", 1, "no node no-such-node"),
+        ("again", 3, "no node no-such-node"),
+        ("unprepared", 1, "runai/shared-gpu-configmap"),
+    ] {
+        until(PATIENCE, async || {
+            let status = phase(client, FAILING, name).await?;
+            let right = status["phase"] == "Failed" && status["failedAttempts"] == attempts;
+            let right = right && status["reason"].as_str().is_some_and(|said| said.contains(why));
+            Ok((!right).then(|| format!("{name}: {status}")))
+        })
+        .await?;
+        let pod = Api::<Pod>::namespaced(client.clone(), FAILING).get(name).await?;
+        let (status, said) = bound(&pod).context("a condition")?;
+        ensure!(status == "False" && said.contains(why) && node_of(&pod).is_none(), "{name}: {status} {said}");
+    }
+    until(PATIENCE, async || Ok(requests(client, FAILING).get_opt("stale").await?.map(|_| "a stale request".to_owned()))).await?;
+    ensure!(node_of(&Api::<Pod>::namespaced(client.clone(), FAILING).get("stale").await?).is_none(), "bound for a past pod");
+    until(PATIENCE, async || {
+        let status = phase(client, FAILING, "mute-39").await?;
+        let held = reservations(client, FAILING_MUTE).await?.len();
+        let right = status["reason"].as_str().is_some_and(|said| said.contains("within 6 s")) && held == 0;
+        Ok((!right).then(|| format!("mute-39: {status}, {held} cards are held")))
+    })
+    .await?;
+    Ok(())
+}
+
 /// Binds that fail say so, wait longer each time, and hold nobody up; a request for a pod of the past is withdrawn.
 pub(crate) fn one_that_fails_does_not_starve_others(shared: &Shared) -> Result<()> {
-    const NAMESPACE: &str = "failing";
-    const NODE: &str = "failing-0";
-    const MUTE: &str = "failing-mute";
     let cluster = shared.with_crds()?;
-    namespaces(cluster, NAMESPACE)?;
-    cluster.kubectl_with(&["create", "-f", "-"], &list(vec![node(NODE, 64), node(MUTE, 64)]))?;
+    namespaces(cluster, FAILING)?;
+    cluster.kubectl_with(&["create", "-f", "-"], &list(vec![node(FAILING_NODE, 64), node(FAILING_MUTE, 64)]))?;
     let _kubelet = Kubelet::start(&cluster.kubeconfig(), 64)?;
     let mut options = Options::default();
     options.reservation.patience = Duration::from_secs(6);
     let _binder = binder(&cluster.kubeconfig(), &options)?;
     runtime()?.block_on(async {
         let client = admin(cluster).await?;
-        // More than may speak with the server at once wait for a card that never says which it is.
-        for at in 0..40 {
-            let pod = create(&client, half(NAMESPACE, &format!("mute-{at}"))).await?;
-            create(&client, bind_request(&pod, MUTE, Some(&group_id(100 + at)))).await?;
-        }
-        let nowhere = create(&client, pod(NAMESPACE, "nowhere")).await?;
-        create(&client, bind_request(&nowhere, "no-such-node", None)).await?;
-        let again = create(&client, pod(NAMESPACE, "again")).await?;
-        let mut patient = bind_request(&again, "no-such-node", None);
-        patient["spec"]["backoffLimit"] = json!(3);
-        create(&client, patient).await?;
-        let unprepared = create(&client, {
-            let mut pod = half(NAMESPACE, "unprepared");
-            pod["metadata"]["annotations"] = json!({"gpu-fraction": "0.5"});
-            pod
-        })
-        .await?;
-        create(&client, bind_request(&unprepared, NODE, Some(&group_id(99)))).await?;
-        let stale = create(&client, pod(NAMESPACE, "stale")).await?;
-        let mut of_the_past = bind_request(&stale, NODE, None);
-        // Whoever is first, the binder or the garbage collector: nothing may be bound for it.
-        of_the_past["metadata"]["ownerReferences"][0]["uid"] = json!("00000000-0000-4000-8000-00000000dead");
-        create(&client, of_the_past).await?;
+        let nowhere = ask_for_failures(&client).await?;
         let began = Instant::now();
         for at in 0..30 {
-            let pod = create(&client, pod(NAMESPACE, &format!("good-{at}"))).await?;
-            create(&client, bind_request(&pod, NODE, None)).await?;
+            let pod = create(&client, pod(FAILING, &format!("good-{at}"))).await?;
+            create(&client, bind_request(&pod, FAILING_NODE, None)).await?;
         }
         until(PATIENCE, async || {
-            let good = pods(&client, NAMESPACE).await?.iter().filter(|pod| node_of(pod) == Some(NODE)).count();
+            let good = pods(&client, FAILING).await?.iter().filter(|pod| node_of(pod) == Some(FAILING_NODE)).count();
             Ok((good < 30).then(|| format!("{good} of 30 are bound")))
         })
         .await?;
         eprintln!("e2e: 30 good ones were bound after {:.1} s beside 40 that wait", began.elapsed().as_secs_f64());
-        for (name, attempts, why) in [
-            ("nowhere", 1, "no node no-such-node"),
-            ("again", 3, "no node no-such-node"),
-            ("unprepared", 1, "runai/shared-gpu-configmap"),
-        ] {
-            until(PATIENCE, async || {
-                let status = phase(&client, NAMESPACE, name).await?;
-                let right = status["phase"] == "Failed" && status["failedAttempts"] == attempts;
-                let right = right && status["reason"].as_str().is_some_and(|said| said.contains(why));
-                Ok((!right).then(|| format!("{name}: {status}")))
-            })
-            .await?;
-            let pod = Api::<Pod>::namespaced(client.clone(), NAMESPACE).get(name).await?;
-            let (status, said) = bound(&pod).context("a condition")?;
-            ensure!(status == "False" && said.contains(why) && node_of(&pod).is_none(), "{name}: {status} {said}");
-        }
-        until(PATIENCE, async || Ok(requests(&client, NAMESPACE).get_opt("stale").await?.map(|_| "a stale request".to_owned())))
-            .await?;
-        ensure!(
-            node_of(&Api::<Pod>::namespaced(client.clone(), NAMESPACE).get("stale").await?).is_none(),
-            "bound for a past pod"
-        );
-        until(PATIENCE, async || {
-            let status = phase(&client, NAMESPACE, "mute-39").await?;
-            let held = reservations(&client, MUTE).await?.len();
-            let right = status["reason"].as_str().is_some_and(|said| said.contains("within 6 s")) && held == 0;
-            Ok((!right).then(|| format!("mute-39: {status}, {held} cards are held")))
-        })
-        .await?;
+        failures_are_said(&client).await?;
         // A scheduler that asks for the same again at once does not get its way at once.
         let attempts = async || {
-            requests(&client, NAMESPACE).delete("nowhere", &DeleteParams::default()).await?;
+            requests(&client, FAILING).delete("nowhere", &DeleteParams::default()).await?;
             create(&client, bind_request(&nowhere, "no-such-node", None)).await?;
             let asked = Instant::now();
             until(PATIENCE, async || {
-                let status = phase(&client, NAMESPACE, "nowhere").await?;
+                let status = phase(&client, FAILING, "nowhere").await?;
                 Ok((status["phase"] != "Failed").then(|| format!("nowhere: {status}")))
             })
             .await?;
@@ -281,7 +289,7 @@ pub(crate) fn one_that_fails_does_not_starve_others(shared: &Shared) -> Result<(
         ensure!(times[2] > Duration::from_millis(1500), "three failures in a row took {times:?}");
         anyhow::Ok(())
     })?;
-    cluster.kubectl(["delete", "namespace", NAMESPACE, "--wait=false"])?;
+    cluster.kubectl(["delete", "namespace", FAILING, "--wait=false"])?;
     Ok(())
 }
 

@@ -225,5 +225,6 @@ pub(crate) fn bind_request(pod: &DynamicObject, node: &str, group: Option<&str>)
         spec["selectedGPUGroups"] = json!([group]);
     }
     json!({"apiVersion": "scheduling.run.ai/v1alpha2", "kind": "BindRequest", "spec": spec,
-        "metadata": {"name": name, "namespace": pod.metadata.namespace, "ownerReferences": [owner], "labels": {"selected-node": node}}})
+        "metadata": {"name": name, "namespace": pod.metadata.namespace, "ownerReferences": [owner],
+            "labels": {"selected-node": node}}})
 }
