@@ -80,6 +80,8 @@ struct Grouper {
     owners: Owners,
     announcer: Announcer,
     memory: Mutex<Memory>,
+    /// Groups that are being made.
+    turns: Mutex<HashMap<ObjectName, Arc<tokio::sync::Mutex<()>>>>,
     work: Work<ObjectName, Task>,
 }
 
@@ -111,6 +113,7 @@ pub async fn serve(client: Client, lead: Lead, stop: Stop, options: &Options) ->
         owners: Owners::new(client.clone()),
         announcer: Announcer::new(client.clone(), lead.clone(), "pod-grouper"),
         memory: Mutex::default(),
+        turns: Mutex::default(),
         work: Work::new(BACKOFF),
     });
     // Which classes and groups there are has to be known first.
@@ -278,8 +281,19 @@ impl Grouper {
         grouping::group(pod, owners, &self.rules, |class| memory.classes.contains(class))
     }
 
-    /// Makes the group, or mends what is there.
+    /// Makes the group, or mends what is there; once for all of its pods, which come together.
     async fn ensure(&self, wanted: &PodGroup) -> Result<(), Trouble> {
+        let turn = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            // Whoever has or awaits a turn has a copy.
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(turns.entry(name_of(&wanted.metadata)).or_default())
+        };
+        let _turn = turn.lock().await;
+        self.make_or_mend(wanted).await
+    }
+
+    async fn make_or_mend(&self, wanted: &PodGroup) -> Result<(), Trouble> {
         let name = name_of(&wanted.metadata);
         let hash = hash_of(&serde_json::to_string(wanted).unwrap_or_default());
         let mut there = {
@@ -300,7 +314,7 @@ impl Grouper {
         if there {
             let Some(live) = read(api.get_opt(&name.name)).await? else {
                 self.memory().there.remove(&name);
-                return Box::pin(self.ensure(wanted)).await;
+                return Box::pin(self.make_or_mend(wanted)).await;
             };
             if let Some(patch) = grouping::update(&live, wanted, &self.rules) {
                 write(&self.lead, api.patch(&name.name, &PatchParams::default(), &Patch::Merge(&patch))).await?;

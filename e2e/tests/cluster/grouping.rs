@@ -84,7 +84,7 @@ pub(crate) fn a_plain_job_is_grouped(shared: &Shared) -> Result<()> {
         anyhow::Ok((client, group))
     })?;
     let after = writes(cluster)?;
-    ensure!(after[0] - before[0] <= 3.0, "writes on PodGroups: {}", after[0] - before[0]);
+    ensure!(after[0] - before[0] <= 1.5, "writes on PodGroups: {}", after[0] - before[0]);
     ensure!((after[1] - before[1] - 8.0).abs() < 0.5, "writes on pods: {}", after[1] - before[1]);
     // A new one finds everything in order.
     drop(role);
