@@ -12,8 +12,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use muster_core::snapshot::GangTimes;
 use serde_json::Value;
 
-use crate::assumed::Assumed;
 use crate::assemble::{Facts, PriorityFacts, assemble};
+use crate::assumed::Assumed;
 use crate::crds::Object;
 use crate::crds::shard::SchedulingShardSpec;
 use crate::gangs::GangFacts;

@@ -193,7 +193,11 @@ fn bound(text: &str) -> Result<Bound, String> {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let nanoseconds = parse_nanoseconds(text, false).map_err(|expected| format!("expected {expected}"))?;
-    u64::try_from(nanoseconds).ok().filter(|&n| n > 0).map(Duration::from_nanos).ok_or_else(|| "expected a time above 0".to_owned())
+    u64::try_from(nanoseconds)
+        .ok()
+        .filter(|&n| n > 0)
+        .map(Duration::from_nanos)
+        .ok_or_else(|| "expected a time above 0".to_owned())
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
@@ -248,8 +252,7 @@ async fn await_signals(stopper: Stopper) {
 }
 
 fn options(args: Run) -> Options {
-    let inspect_address =
-        args.plugin_server_port.map_or(args.inspect_address, |port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let inspect_address = args.plugin_server_port.map_or(args.inspect_address, |port| SocketAddr::from(([127, 0, 0, 1], port)));
     let host = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "muster".to_owned());
     Options {
         roles: args.roles,
@@ -264,7 +267,11 @@ fn options(args: Run) -> Options {
         quiet: args.quiet,
         most_unquiet: args.most_unquiet,
         bind_mode: if args.bind_mode == Mode::Direct { BindMode::Direct } else { BindMode::BindRequest },
-        brake: Brake { cycle: args.max_evictions.0, minute: args.max_evictions_per_minute.0, queue: args.max_evictions_per_queue.0 },
+        brake: Brake {
+            cycle: args.max_evictions.0,
+            minute: args.max_evictions_per_minute.0,
+            queue: args.max_evictions_per_queue.0,
+        },
         journal: args.eviction_journal,
         disruption_target: args.update_pod_eviction_condition,
         eviction_api: args.eviction_api,

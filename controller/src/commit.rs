@@ -126,7 +126,10 @@ impl Committer {
                 metadata["labels"] = labels;
             } else {
                 let patch = json!({"metadata": {"uid": bind.uid, "labels": labels}});
-                let patched = self.writer.write(|| async { pods.patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch)).await }).await;
+                let patched = self
+                    .writer
+                    .write(|| async { pods.patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch)).await })
+                    .await;
                 if let Err((failed, _)) = patched {
                     return Bound::No(failed);
                 }
@@ -135,7 +138,10 @@ impl Committer {
         let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": metadata,
             "target": {"apiVersion": "v1", "kind": "Node", "name": bind.node}});
         let parameters = PostParams::default();
-        let written = self.writer.write(|| async { pods.create_subresource::<_, Value>("binding", name, &parameters, &binding).await }).await;
+        let written = self
+            .writer
+            .write(|| async { pods.create_subresource::<_, Value>("binding", name, &parameters, &binding).await })
+            .await;
         match written {
             Ok(_) => Bound::Yes(None),
             // Somebody bound it: we ourselves, if an earlier try was carried out.
@@ -312,11 +318,12 @@ impl Committer {
             Some(false) => drop(set("stale-podgroup-timestamp", Value::Null)),
             None => {}
         }
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), &gang.namespace, &resource_of(Watched::PodGroup));
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &gang.namespace, &resource_of(Watched::PodGroup));
         let patch = json!({"metadata": {"annotations": annotations}});
-        let patched =
-            self.writer.write(|| async { api.patch_metadata(&gang.name, &PatchParams::default(), &Patch::Merge(&patch)).await }).await;
+        let patched = self
+            .writer
+            .write(|| async { api.patch_metadata(&gang.name, &PatchParams::default(), &Patch::Merge(&patch)).await })
+            .await;
         match patched {
             Ok(_) | Err((Failed::Refused(404, _), _)) => {}
             Err((failed, _)) => tracing::warn!(gang = %gang, %failed, "times of a pod group were not written"),

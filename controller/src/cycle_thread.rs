@@ -92,7 +92,11 @@ impl Cycles {
                 Err(_) => {
                     panics += 1;
                     self.committer.metrics.scheduler.panics.inc();
-                    tracing::error!(shard = self.shard, panics, "a cycle broke off, and what it decided is dropped: please report this");
+                    tracing::error!(
+                        shard = self.shard,
+                        panics,
+                        "a cycle broke off, and what it decided is dropped: please report this"
+                    );
                     if panics >= PANICS_MAX {
                         anyhow::bail!("shard {}: {panics} cycles in a row broke off", self.shard);
                     }
@@ -153,7 +157,8 @@ impl Cycles {
         self.count(&orders, now);
         minute.count(decided, orders.leaves.len());
         let last = Arc::new(Last { loaded, outcome });
-        let waits = !last.outcome.pending.is_empty() || !orders.promises.is_empty() || orders.marks.values().any(|m| m.stale.is_some());
+        let waits =
+            !last.outcome.pending.is_empty() || !orders.promises.is_empty() || orders.marks.values().any(|m| m.stale.is_some());
         let stale = last.loaded.snapshot.gangs.iter().any(|gang| gang.times.stale.is_some());
         let unsaid = if options.observe {
             self.observe(&orders);

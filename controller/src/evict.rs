@@ -137,10 +137,14 @@ impl Evictor {
         let post_options = PostParams { dry_run, ..PostParams::default() };
         let parameters = EvictParams { delete_options: Some(only(leave)), post_options };
         // 429 is how a PodDisruptionBudget says no: that is an answer, not overload.
-        let request = || async { match pods.evict(&leave.pod.name, &parameters).await {
-            Err(kube::Error::Api(status)) if status.code == 429 && refused_by_budget(&status) => Ok(Some(status.message.clone())),
-            other => other.map(|_| None),
-        }};
+        let request = || async {
+            match pods.evict(&leave.pod.name, &parameters).await {
+                Err(kube::Error::Api(status)) if status.code == 429 && refused_by_budget(&status) => {
+                    Ok(Some(status.message.clone()))
+                }
+                other => other.map(|_| None),
+            }
+        };
         match self.committer.writer.write(request).await {
             Ok(None) => Ok(()),
             Ok(Some(message)) => Err(Failed::Refused(429, message)),
@@ -154,16 +158,18 @@ impl Evictor {
         let patch = json!({"metadata": {"uid": leave.uid}, "status": {"conditions": [{"type": "DisruptionTarget", "status": "True",
             "reason": "PreemptionByScheduler", "message": message(leave), "lastTransitionTime": Timestamp::now().to_string()}]}});
         let parameters = PatchParams::default();
-        let written =
-            self.committer.writer.write(|| async { pods.patch_status(&leave.pod.name, &parameters, &Patch::Strategic(&patch)).await }).await;
+        let written = self
+            .committer
+            .writer
+            .write(|| async { pods.patch_status(&leave.pod.name, &parameters, &Patch::Strategic(&patch)).await })
+            .await;
         if let Err((failed, _)) = written {
             tracing::debug!(pod = %leave.pod, %failed, "the condition DisruptionTarget was not written");
         }
     }
 
     fn say(&self, leave: &Leave, gang_uid: String, of: usize) {
-        let mut annotations =
-            vec![("num-evicted-pods", of.to_string()), ("evictor-action-type", leave.action.name().to_owned())];
+        let mut annotations = vec![("num-evicted-pods", of.to_string()), ("evictor-action-type", leave.action.name().to_owned())];
         if let Some(asker) = &leave.asker {
             annotations.push(("evictor-pod-group-name", asker.name.clone()));
             annotations.push(("evictor-pod-group-namespace", asker.namespace.clone()));
@@ -216,7 +222,9 @@ fn message(leave: &Leave) -> String {
     let asker = leave.asker.as_ref().map(ToString::to_string).unwrap_or_default();
     let (pod, sentence) = (&leave.pod, &leave.sentence);
     match (leave.action, &leave.moves_to) {
-        (Action::Consolidation, Some(node)) => format!("Pod {pod} was moved to {node} to make room for pod group {asker}. {sentence}"),
+        (Action::Consolidation, Some(node)) => {
+            format!("Pod {pod} was moved to {node} to make room for pod group {asker}. {sentence}")
+        }
         (Action::StaleGangEviction, _) => format!("Pod {pod} was told to leave. {sentence}"),
         (action, Some(node)) => format!("Pod {pod} was moved to {node} for pod group {asker} ({}). {sentence}", action.name()),
         (action, None) => format!("Pod {pod} was told to leave for pod group {asker} ({}). {sentence}", action.name()),

@@ -97,7 +97,8 @@ fn one(last: &Last, gang: GangIdx) -> Value {
             DecisionKind::Pipeline => "pipeline",
             DecisionKind::Evict => "evict",
         };
-        decisions.push(json!({"kind": kind, "pod": loaded.names.pods[decision.pod].name, "node": loaded.names.nodes[decision.node],
+        decisions
+            .push(json!({"kind": kind, "pod": loaded.names.pods[decision.pod].name, "node": loaded.names.nodes[decision.node],
             "action": decision.action.name(), "rule": eviction.map(|eviction| evictions::rule(&eviction.why, &loaded.names))}));
     }
     let mut states: BTreeMap<String, u32> = BTreeMap::new();
@@ -225,7 +226,10 @@ fn reduced(list: &str, mut object: Value) -> Option<Value> {
                 for container in object["spec"][list].as_array_mut().into_iter().flatten() {
                     let Some(fields) = container.as_object_mut() else { continue };
                     fields.retain(|field, _| {
-                        matches!(field.as_str(), "name" | "ports" | "resources" | "volumeMounts" | "restartPolicy" | "env" | "envFrom")
+                        matches!(
+                            field.as_str(),
+                            "name" | "ports" | "resources" | "volumeMounts" | "restartPolicy" | "env" | "envFrom"
+                        )
                     });
                     if let Some(env) = fields.get_mut("env").and_then(Value::as_array_mut) {
                         env.retain(|variable| !variable["valueFrom"]["configMapKeyRef"].is_null());

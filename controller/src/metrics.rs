@@ -151,7 +151,12 @@ impl SchedulerMetrics {
                 make.gauges("queue_fair_share_gpu", "What a queue is due, GPUs", &QUEUE_LABELS)?,
             ],
             cycle_seconds: make.histogram("cycle_duration_seconds", "A whole cycle", 0.0005, 16)?,
-            bind_seconds: make.histogram("bind_duration_seconds", "From the decision to the answer of the API server", 0.001, 16)?,
+            bind_seconds: make.histogram(
+                "bind_duration_seconds",
+                "From the decision to the answer of the API server",
+                0.001,
+                16,
+            )?,
             cycles: make.counter("cycles_total", "Cycles")?,
             panics: make.counter("cycle_panics_total", "Cycles that broke off with a bug")?,
             no_data: make.counter("cycles_without_data_total", "Cycles that were not run since too little was known")?,

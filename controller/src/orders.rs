@@ -155,7 +155,11 @@ impl GroupNames<'_> {
     fn all(&mut self, outcome: &Outcome, decision: &Decision) -> Vec<String> {
         let known = &self.loaded.names.groups;
         let name = |&group: &GroupIdx| {
-            if group.at() < known.len() { known[group].clone() } else { self.new.entry(group).or_insert_with(|| (self.make)()).clone() }
+            if group.at() < known.len() {
+                known[group].clone()
+            } else {
+                self.new.entry(group).or_insert_with(|| (self.make)()).clone()
+            }
         };
         outcome.groups_of(decision).iter().map(name).collect()
     }
@@ -236,7 +240,11 @@ fn received(loaded: &Loaded, decision: &Decision) -> Received {
         }
         GpuRequest::Memory { mib, devices } => {
             let card = loaded.snapshot.nodes[decision.node].card_mib.unwrap_or(mib);
-            Received { kind: "Fraction", count: devices.into(), portion: two_decimals(mib.min(card), portion_mib(MICRO_PER_GPU, card)) }
+            Received {
+                kind: "Fraction",
+                count: devices.into(),
+                portion: two_decimals(mib.min(card), portion_mib(MICRO_PER_GPU, card)),
+            }
         }
     }
 }
@@ -254,9 +262,13 @@ mod tests {
 
     #[test]
     fn shares_are_rounded_up() {
-        for (part, whole, text) in
-            [(500_000, 1_000_000, "0.50"), (333_333, 1_000_000, "0.34"), (1, 81_920, "0.01"), (81_920, 81_920, "1.00"), (0, 0, "0.00")]
-        {
+        for (part, whole, text) in [
+            (500_000, 1_000_000, "0.50"),
+            (333_333, 1_000_000, "0.34"),
+            (1, 81_920, "0.01"),
+            (81_920, 81_920, "1.00"),
+            (0, 0, "0.00"),
+        ] {
             assert_eq!(two_decimals(part, whole), text);
         }
     }

@@ -252,8 +252,10 @@ impl Roster {
         writers.spawn(status.writer());
         let last = LastCycle::default();
         let shard = Arc::new(shard);
-        lock(&context.running.0)
-            .insert(shard.name.clone(), RunningShard { feed: Arc::clone(&feed), last: Arc::clone(&last), shard: Arc::clone(&shard) });
+        lock(&context.running.0).insert(
+            shard.name.clone(),
+            RunningShard { feed: Arc::clone(&feed), last: Arc::clone(&last), shard: Arc::clone(&shard) },
+        );
         let cycles = Cycles {
             shard: shard.name.clone(),
             feed,

@@ -77,7 +77,9 @@ impl Shard {
         });
         let mut shard = Self { name: name.to_owned(), pool, config: config_of(spec), params, steering };
         for (flag, value) in spec.args.iter().flatten() {
-            shard.flag(flag.trim_start_matches('-'), value).with_context(|| format!("SchedulingShard {name}: spec.args.{flag}"))?;
+            shard
+                .flag(flag.trim_start_matches('-'), value)
+                .with_context(|| format!("SchedulingShard {name}: spec.args.{flag}"))?;
         }
         shard.blank().with_context(|| format!("SchedulingShard {name}"))?;
         Ok(shard)
@@ -135,8 +137,10 @@ fn config_of(spec: &SchedulingShardSpec) -> Value {
     let cpu = strategy.cpu.unwrap_or_else(|| "binpack".to_owned());
     let packs = gpu == "binpack";
     let consolidates = gpu != "spread" && cpu != "spread";
-    let mut actions: BTreeMap<String, (bool, i32)> =
-        ACTIONS.iter().map(|(name, priority)| ((*name).to_owned(), (*name != "consolidation" || consolidates, *priority))).collect();
+    let mut actions: BTreeMap<String, (bool, i32)> = ACTIONS
+        .iter()
+        .map(|(name, priority)| ((*name).to_owned(), (*name != "consolidation" || consolidates, *priority)))
+        .collect();
     for (name, given) in spec.actions.iter().flatten() {
         let known = actions.entry(name.clone()).or_insert((true, 0));
         *known = (given.enabled.unwrap_or(known.0), given.priority.unwrap_or(known.1));
@@ -189,8 +193,10 @@ fn arguments(plugin: &str, spec: &SchedulingShardSpec, gpu: &str, cpu: &str) -> 
         }
         "minruntime" => {
             let given = spec.min_runtime.clone().unwrap_or_default();
-            let times =
-                [("defaultPreemptMinRuntime", given.preempt_min_runtime), ("defaultReclaimMinRuntime", given.reclaim_min_runtime)];
+            let times = [
+                ("defaultPreemptMinRuntime", given.preempt_min_runtime),
+                ("defaultReclaimMinRuntime", given.reclaim_min_runtime),
+            ];
             for (name, time) in times {
                 if let Some(time) = time {
                     all.insert(name.to_owned(), json!(time));

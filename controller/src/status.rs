@@ -117,8 +117,12 @@ impl Status {
     pub fn report(&mut self, loaded: &Loaded, outcome: &Outcome, live: &Live, now: Instant) -> bool {
         self.cycle += 1;
         let facts = Facts { snapshot: &loaded.snapshot, names: &loaded.names };
-        let placed: HashSet<PodIdx> =
-            outcome.decisions.iter().filter(|decision| decision.kind != DecisionKind::Evict).map(|decision| decision.pod).collect();
+        let placed: HashSet<PodIdx> = outcome
+            .decisions
+            .iter()
+            .filter(|decision| decision.kind != DecisionKind::Evict)
+            .map(|decision| decision.pod)
+            .collect();
         for pending in &outcome.pending {
             self.gang(pending, outcome, facts, &placed, live, now);
         }
@@ -265,7 +269,8 @@ impl Status {
 fn is_idle(facts: Facts<'_>, gang: GangIdx, placed: &HashSet<PodIdx>) -> bool {
     let idle = |pod| {
         let row = &facts.snapshot.pods[pod];
-        matches!(row.status, PodStatus::Pending | PodStatus::Gated | PodStatus::Succeeded | PodStatus::Other) && !placed.contains(&pod)
+        matches!(row.status, PodStatus::Pending | PodStatus::Gated | PodStatus::Succeeded | PodStatus::Other)
+            && !placed.contains(&pod)
     };
     facts.snapshot.gangs[gang].pods.iter().all(idle)
 }
@@ -292,10 +297,11 @@ fn tell(reasons: &[Reason], gang: GangIdx, facts: Facts<'_>) -> Telling {
         message.push(' ');
         message.push_str(&advice);
     }
-    let not_ready = reasons.iter().all(|reason| {
-        matches!(reason, Reason::TooFewPods { .. } | Reason::TooFewMembers { .. } | Reason::Gated { .. })
-    });
-    let held = reasons.iter().map(kai_reason).find(|reason| *reason != "PodSchedulingErrors" && *reason != "PreemptionDelayNotElapsed");
+    let not_ready = reasons
+        .iter()
+        .all(|reason| matches!(reason, Reason::TooFewPods { .. } | Reason::TooFewMembers { .. } | Reason::Gated { .. }));
+    let held =
+        reasons.iter().map(kai_reason).find(|reason| *reason != "PodSchedulingErrors" && *reason != "PreemptionDelayNotElapsed");
     let list = parts.into_iter().map(|(reason, (messages, details))| {
         let mut entry = json!({"reason": reason, "message": messages.join(", ")});
         if !details.is_null() {
@@ -362,7 +368,8 @@ async fn write_pod(committer: &Committer, name: &ObjectName, uid: &str, reason: 
     let patch = json!({"metadata": {"uid": uid}, "status": {"conditions": [{"type": "PodScheduled", "status": "False",
         "reason": reason, "message": message, "lastTransitionTime": second()}]}});
     let parameters = PatchParams::default();
-    let written = committer.writer.write(|| async { pods.patch_status(&name.name, &parameters, &Patch::Strategic(&patch)).await }).await;
+    let written =
+        committer.writer.write(|| async { pods.patch_status(&name.name, &parameters, &Patch::Strategic(&patch)).await }).await;
     written.map(drop).map_err(|(failed, _)| failed)
 }
 
@@ -385,7 +392,8 @@ async fn write_gang(
     let patch = json!({"metadata": {"uid": uid, "resourceVersion": there.metadata.resource_version},
         "status": {"schedulingConditions": after}});
     let parameters = PatchParams::default();
-    let written = committer.writer.write(|| async { api.patch_status(&name.name, &parameters, &Patch::Merge(&patch)).await }).await;
+    let written =
+        committer.writer.write(|| async { api.patch_status(&name.name, &parameters, &Patch::Merge(&patch)).await }).await;
     written.map(drop).map_err(|(failed, _)| failed)
 }
 

@@ -261,7 +261,7 @@ mod tests {
         let (writer, _stopper) = writer();
         answers(&writer, &[429, 429]).await.0.expect("it succeeds in the end");
         assert_eq!(writer.pressure.limit(), START / 4);
-        for _ in 0..2000 {
+        for _ in 0..3000 {
             answers(&writer, &[]).await.0.expect("it succeeds");
         }
         assert_eq!(writer.pressure.limit(), MOST);

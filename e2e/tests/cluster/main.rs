@@ -13,6 +13,7 @@ mod manifests;
 mod queue_status;
 mod roles;
 mod scheduler;
+mod scheduler_faults;
 mod support;
 
 use std::process::ExitCode;
@@ -42,6 +43,10 @@ const TESTS: &[(&str, Test)] = &[
     ("scheduler::places_what_comes", scheduler::places_what_comes),
     ("scheduler::takes_for_others", scheduler::takes_for_others),
     ("scheduler::keeps_within_bounds", scheduler::keeps_within_bounds),
+    ("scheduler::two_shards", scheduler_faults::two_shards),
+    ("scheduler::a_burst_of_halves", scheduler_faults::a_burst_of_halves),
+    ("scheduler::lost_writes_and_kills", scheduler_faults::lost_writes_and_kills),
+    ("scheduler::a_frozen_leader", scheduler_faults::a_frozen_leader),
     ("queue_status::sums_reach_the_top", queue_status::sums_reach_the_top),
 ];
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 
 use crate::support::{Shared, apply_crds, get, list, node};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// `muster run`, with its addresses.
-struct Muster {
-    process: Process,
+pub(crate) struct Muster {
+    pub(crate) process: Process,
     journal: PathBuf,
     log: PathBuf,
     metrics: SocketAddr,
@@ -28,8 +28,13 @@ struct Muster {
 }
 
 impl Muster {
-    fn start(cluster: &Cluster, name: &str, arguments: &[&str]) -> Result<Self> {
-        let muster = Self::start_unready(cluster, name, arguments)?;
+    pub(crate) fn start(cluster: &Cluster, name: &str, arguments: &[&str]) -> Result<Self> {
+        Self::start_through(cluster, &cluster.kubeconfig(), name, arguments)
+    }
+
+    /// With a kubeconfig of its own.
+    pub(crate) fn start_through(cluster: &Cluster, kubeconfig: &Path, name: &str, arguments: &[&str]) -> Result<Self> {
+        let muster = Self::start_unready(cluster, kubeconfig, name, arguments)?;
         wait(&format!("{name} to be ready"), PATIENCE, || {
             let answer = Endpoint::plain(muster.health).get("/readyz");
             Ok(answer.is_ok_and(|answer| answer.status == 200))
@@ -38,26 +43,26 @@ impl Muster {
         Ok(muster)
     }
 
-    fn start_unready(cluster: &Cluster, name: &str, arguments: &[&str]) -> Result<Self> {
+    fn start_unready(cluster: &Cluster, kubeconfig: &Path, name: &str, arguments: &[&str]) -> Result<Self> {
         let program = std::env::var_os("MUSTER_E2E_PROGRAM").context("MUSTER_E2E_PROGRAM: run these with `cargo xtask e2e`")?;
         let [metrics, health, inspect] = ports()?;
         let journal = cluster.folder().join(format!("{name}-evictions.jsonl"));
         let log = cluster.folder().join(format!("{name}.log"));
         let mut command = Command::new(program);
-        command.arg("run").arg("--kubeconfig").arg(cluster.kubeconfig()).arg("--eviction-journal").arg(&journal);
+        command.arg("run").arg("--kubeconfig").arg(kubeconfig).arg("--eviction-journal").arg(&journal);
         command.arg(format!("--listen-address={metrics}")).arg(format!("--health-address={health}"));
         command.arg(format!("--inspect-address={inspect}")).args(arguments);
         let process = Process::start(name, &mut command, &log)?;
         Ok(Self { process, journal, log, metrics, health, inspect })
     }
 
-    fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
-    fn metric(&self, name: &str) -> Result<f64> {
+    pub(crate) fn metric(&self, name: &str) -> Result<f64> {
         let text = Endpoint::plain(self.metrics).get("/metrics")?.body;
         let values = text.lines().filter(|line| line.starts_with(name) && line[name.len()..].starts_with(['{', ' ']));
         Ok(values.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
@@ -70,7 +75,7 @@ impl Muster {
     }
 
     /// Stops it as a node would, and checks that it goes in good order.
-    fn stop(mut self) -> Result<()> {
+    pub(crate) fn stop(mut self) -> Result<()> {
         self.process.ask_to_stop()?;
         let mut status = None;
         wait("muster to end", Duration::from_secs(30), || {
@@ -94,7 +99,7 @@ fn ports<const N: usize>() -> Result<[SocketAddr; N]> {
 }
 
 /// A cluster of its own with our kinds, and `nodes` ready nodes of 8 GPUs.
-fn cluster(shared: &Shared, nodes: usize) -> Result<Cluster> {
+pub(crate) fn cluster(shared: &Shared, nodes: usize) -> Result<Cluster> {
     let cluster = Cluster::start(shared.tools()?, Options::default())?;
     apply_crds(&cluster)?;
     create(&cluster, (0..nodes).map(|i| node(&format!("gpu-{i}"), 8)).collect())?;
@@ -105,7 +110,7 @@ fn cluster(shared: &Shared, nodes: usize) -> Result<Cluster> {
     Ok(cluster)
 }
 
-fn create(cluster: &Cluster, objects: Vec<Value>) -> Result<()> {
+pub(crate) fn create(cluster: &Cluster, objects: Vec<Value>) -> Result<()> {
     cluster.kubectl_with(&["create", "-f", "-"], &list(objects)).map(drop)
 }
 
@@ -124,7 +129,7 @@ fn priority(name: &str, value: i32) -> Value {
 }
 
 /// A pod group of `pods` pods with `gpus` GPUs each, all of which must run together if `gang`.
-fn group(name: &str, queue: &str, class: &str, pods: usize, gpus: u32, gang: bool) -> Vec<Value> {
+pub(crate) fn group(name: &str, queue: &str, class: &str, pods: usize, gpus: u32, gang: bool) -> Vec<Value> {
     let min = if gang { pods } else { 1 };
     let mut all = vec![json!({"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
         "metadata": {"name": name, "namespace": "default"},
@@ -141,7 +146,7 @@ fn group(name: &str, queue: &str, class: &str, pods: usize, gpus: u32, gang: boo
 }
 
 /// Node by pod of a group, of those that are bound and not leaving.
-fn places(cluster: &Cluster, group: &str) -> Result<BTreeMap<String, String>> {
+pub(crate) fn places(cluster: &Cluster, group: &str) -> Result<BTreeMap<String, String>> {
     let pods = get(cluster, &["pods", "-n", "default", "-l", &format!("group={group}")])?;
     let place = |pod: &Value| {
         let node = pod["spec"]["nodeName"].as_str()?;
@@ -150,7 +155,7 @@ fn places(cluster: &Cluster, group: &str) -> Result<BTreeMap<String, String>> {
     Ok(pods["items"].as_array().context("a list")?.iter().filter_map(place).collect())
 }
 
-fn await_bound(cluster: &Cluster, muster: &Muster, group: &str, pods: usize) -> Result<()> {
+pub(crate) fn await_bound(cluster: &Cluster, muster: &Muster, group: &str, pods: usize) -> Result<()> {
     wait(&format!("{pods} pods of {group} to be bound"), PATIENCE, || Ok(places(cluster, group)?.len() == pods))
         .with_context(|| muster.said())
 }
@@ -388,7 +393,7 @@ fn refuses_beside_kai(cluster: &Cluster) -> Result<()> {
         vec![json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "kai", "namespace": "default",
             "labels": {"app": "kai-scheduler-default"}}, "spec": {"containers": [{"name": "c", "image": "none"}]}})],
     )?;
-    let mut muster = Muster::start_unready(cluster, "refused", &["--roles=scheduler"])?;
+    let mut muster = Muster::start_unready(cluster, &cluster.kubeconfig(), "refused", &["--roles=scheduler"])?;
     wait("muster to refuse", PATIENCE, || Ok(muster.process.ended()?.is_some()))?;
     let said = muster.said();
     if !said.contains("pod default/kai looks like KAI's scheduler") {
