@@ -89,7 +89,7 @@ pub(crate) fn a_burst_of_halves(shared: &Shared) -> Result<()> {
     let cluster = cluster(shared, 1)?;
     let kubelet = Kubelet::start(&cluster.kubeconfig(), 8)?;
     cluster.kubectl(["create", "namespace", "kai-resource-reservation"])?;
-    cluster.await_service_account("kai-resource-reservation")?;
+    cluster.kubectl(["create", "serviceaccount", "-n", "kai-resource-reservation", "kai-resource-reservation"])?;
     let muster = Muster::start(&cluster, "muster", &["--roles=scheduler,binder"])?;
     let mut objects = group("half", "default-queue", "", 16, 1, false);
     for pod in &mut objects[1..] {
