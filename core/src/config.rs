@@ -132,7 +132,8 @@ pub struct MinRuntime {
 /// Who may be evicted, for whom, and when.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct VictimRules {
-    /// A generator of scenarios is on (plugins `sg-nodelocalgreedy`, `sg-multinodegang`); without one nobody is evicted for others.
+    /// A generator of scenarios is on (plugins `sg-nodelocalgreedy`, `sg-multinodegang`); without one nobody is evicted for
+    /// others.
     pub search: bool,
     /// Gangs that `consolidation` may move for one asker: 0 turns it off, `None` is no bound.
     pub consolidation_jobs_max: Option<u32>,

@@ -154,8 +154,8 @@ impl SearchMemory {
         self.finish(plan, asker, mark)
     }
 
-    /// Whether anybody may go or move for the asker at all. Where nobody may, it does not get a turn either, even if it fits without:
-    /// that is for `allocate` to decide (semantics.md §6.4.6).
+    /// Whether anybody may go or move for the asker at all. Where nobody may, it does not get a turn either, even if it fits
+    /// without: that is for `allocate` to decide (semantics.md §6.4.6).
     fn somebody_could_go(&mut self, plan: &Plan<'_>, asker: &Asker) -> bool {
         let moves = asker.action == Action::Reclaim && plan.config.victims.consolidating_reclaim;
         let passes =

@@ -66,10 +66,8 @@ impl SearchMemory {
         let Some((class, missing)) = self.places.only_need(plan.tables) else { return false };
         self.list_donors(plan, asker, class);
         self.donors.choose(plan.tables, class);
-        let mut first = 0;
-        for _ in 0..CHOICES_MAX {
+        for first in 0..CHOICES_MAX as usize {
             let Some(jobs) = self.donors.pick(first, missing) else { return false };
-            first += 1;
             if !self.stream.jobs_allowed(plan.config, asker, jobs) {
                 continue;
             }

@@ -1,9 +1,9 @@
 //! The first sufficient prefix of the stream, and everybody back who is not needed.
 //!
-//! Most of a prefix stands where it does not help. So of each prefix that passes counting those are tried whom counting needs beside
-//! its last unit, without which no prefix was enough; if that comes out well, nobody of them can be given back. If it does not,
-//! those who took their own places again before the asker's turn came are not counted on any more. Small prefixes are tried as a
-//! whole, too, and then each unit is given back by trying without it.
+//! Most of a prefix stands where it does not help. So of each prefix that passes counting those are tried whom counting needs
+//! beside its last unit, without which no prefix was enough; if that comes out well, nobody of them can be given back. If it does
+//! not, those who took their own places again before the asker's turn came are not counted on any more. Small prefixes are tried
+//! as a whole, too, and then each unit is given back by trying without it.
 //!
 //! Counting needs no tables: a unit whose pods hold whole resources is only *offered* until a try needs it told to leave.
 
@@ -251,8 +251,8 @@ impl SearchMemory {
         good
     }
 
-    /// Keeps every told unit for which `good` holds while it is kept, the last one first; `good` gets its place in the list before.
-    /// No gang is left below its minimum: a pod above it is not kept while the rest has to go.
+    /// Keeps every told unit for which `good` holds while it is kept, the last one first; `good` gets its place in the list
+    /// before. No gang is left below its minimum: a pod above it is not kept while the rest has to go.
     pub(super) fn keep_where(
         &mut self,
         plan: &mut Plan<'_>,

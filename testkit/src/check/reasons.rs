@@ -1,8 +1,8 @@
 //! Every gang with pods that wait is listed with reasons, no other is, and what the reasons say is so.
 //!
 //! Reasons are written when a gang's turn fails, or against what `allocate` leaves; what is free can only have become less by
-//! then. So an amount that a reason gives is held against the end of the cycle exactly where it was looked up at the end, and as a
-//! bound elsewhere. Where other actions decided something since, amounts are not compared.
+//! then. So an amount that a reason gives is held against the end of the cycle exactly where it was looked up at the end, and as
+//! a bound elsewhere. Where other actions decided something since, amounts are not compared.
 
 use muster_core::config::Action;
 use muster_core::explain::{Bound, Nearest, Reason, Refusal, Scarce, Shortage, Tally};
