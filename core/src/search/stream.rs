@@ -281,6 +281,12 @@ impl Stream {
 
     /// Why nobody gives for the asker.
     pub(crate) fn nobody(&self, plan: &Plan<'_>, asker: &Asker) -> Unhelped {
+        let listed = self.victims.leaves.iter().flat_map(|&leaf| &self.leaves[leaf].listed[self.leaves[leaf].from..]);
+        let could_go = listed.filter(|(.., gang)| may_be_victim(plan.tables, asker, *gang));
+        let protected = could_go.filter(|(.., gang)| rules::is_protected(plan, asker, *gang)).count();
+        if protected > 0 {
+            return Unhelped::Protected { gangs: u32::try_from(protected).unwrap_or(u32::MAX) };
+        }
         if !self.passed_over {
             return Unhelped::Nobody;
         }
