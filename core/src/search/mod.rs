@@ -193,6 +193,13 @@ impl SearchMemory {
         {
             return Err(little);
         }
+        if plan.config.victims.fewest {
+            if self.find_donors(plan, asker, mark) {
+                return Ok(());
+            }
+            self.start_over(plan);
+            self.places.refresh(plan);
+        }
         let found = self.find_prefix(plan, asker);
         if found.is_err() {
             plan.statement.rollback(plan.tables, mark);

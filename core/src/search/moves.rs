@@ -1,20 +1,21 @@
 //! Who moves: nodes in the order of what freeing them yields per move, so that the fewest pods move (consolidation, and reclaim
-//! where nobody may be lost).
+//! where nobody may be lost). With the policy `fewest` those who may be lost are chosen so, too.
 //!
 //! For each node the smallest choice of units is made after which one more pod of the asker fits; nodes are then taken by pods
 //! moved for each place won, ties to the most junior. A choice that the simulation refuses makes room for the one that begins
 //! with the next node.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 
 use crate::actions::Plan;
 use crate::index::{ClassIdx, NodeIdx, PodIdx};
 use crate::order::Turn;
-use crate::search::{Asker, SearchMemory, Unit};
+use crate::search::{Asker, SearchMemory, Unit, rules};
 use crate::statement::Mark;
 use crate::tables::Tables;
 use crate::tables::classes::{Kind, Need};
 use crate::tables::nodes::GPU;
+use crate::units::Resource;
 
 /// Choices that are tried before the stream is asked in its own order.
 const CHOICES_MAX: u32 = 16;
@@ -39,6 +40,8 @@ struct Choice {
     pods: usize,
     /// Places for the asker that this wins.
     wins: i64,
+    /// The highest priority among them, and the GPU time that they lose (micro-GPU × seconds).
+    worth: (i32, i128),
     /// The place in line of the most senior of them.
     senior: Turn,
     node: NodeIdx,
@@ -65,7 +68,7 @@ impl SearchMemory {
     pub(super) fn find_donors(&mut self, plan: &mut Plan<'_>, asker: &Asker, mark: Mark) -> bool {
         let Some((class, missing)) = self.places.only_need(plan.tables) else { return false };
         self.list_donors(plan, asker, class);
-        self.donors.choose(plan.tables, class);
+        self.donors.choose(plan, class, &self.unit_pods);
         for first in 0..CHOICES_MAX as usize {
             let Some(jobs) = self.donors.pick(first, missing) else { return false };
             if !self.stream.jobs_allowed(plan.config, asker, jobs) {
@@ -73,7 +76,9 @@ impl SearchMemory {
             }
             self.tell(plan, asker);
             self.keep_where(plan, asker, |search, plan, _| search.places.enough_now(plan));
-            if self.places.enough_now(plan) && self.try_once(plan, asker) {
+            let allowed = !self.stream.loses()
+                || rules::first_protected(plan, asker, &mut self.ledger, &self.units, &self.unit_pods).is_none();
+            if allowed && self.places.enough_now(plan) && self.try_once(plan, asker) {
                 return true;
             }
             plan.statement.rollback(plan.tables, mark);
@@ -133,11 +138,12 @@ impl SearchMemory {
         donors.donors.clear();
         donors.freed.clear();
         let (unit_pods, tables) = (&mut self.unit_pods, &*plan.tables);
+        let moves = !self.stream.loses();
         let needs = tables.classes.needs(class);
         let main = needs.iter().position(|n| n.dim == GPU).unwrap_or(0);
         self.stream.every_unit(plan, asker, unit_pods, |unit, turn, pods| {
-            // Who needs as much as the asker finds no place where the asker found none.
-            if pods.iter().any(|&pod| needs_as_much(tables, tables.pods.class[pod], class)) {
+            // Who may only move and needs as much as the asker finds no place where the asker found none.
+            if moves && pods.iter().any(|&pod| needs_as_much(tables, tables.pods.class[pod], class)) {
                 return;
             }
             let start = donors.donors.len();
@@ -180,29 +186,33 @@ impl SearchMemory {
 
 impl Donors {
     /// For each node the units after which one more pod fits, largest first; nodes in the order in which they are taken.
-    fn choose(&mut self, tables: &Tables, class: ClassIdx) {
+    fn choose(&mut self, plan: &Plan<'_>, class: ClassIdx, unit_pods: &[PodIdx]) {
         self.choices.clear();
         self.chosen.clear();
         let mut at = 0;
         while at < self.donors.len() {
             let node = self.donors[at].node;
             let end = at + self.donors[at..].iter().take_while(|d| d.node == node).count();
-            self.choose_on(tables, class, node, (at, end));
+            self.choose_on(plan, class, node, (at, end), unit_pods);
             at = end;
         }
         self.choices.sort_unstable_by(|a, b| {
             // Pods / places, compared without dividing.
             let pods = |x: &Choice| i64::try_from(x.pods).unwrap_or(i64::MAX);
             let per_place = |x: &Choice, y: &Choice| pods(x).saturating_mul(y.wins);
-            per_place(a, b)
-                .cmp(&per_place(b, a))
+            let time = |x: &Choice, y: &Choice| x.worth.1.saturating_mul(i128::from(y.wins));
+            let by_worth = || a.worth.0.cmp(&b.worth.0).then(time(a, b).cmp(&time(b, a)));
+            let worth = if plan.config.victims.fewest { by_worth() } else { Ordering::Equal };
+            worth
+                .then(per_place(a, b).cmp(&per_place(b, a)))
                 .then(a.pods.cmp(&b.pods))
                 .then(b.senior.cmp(&a.senior))
                 .then(a.node.cmp(&b.node))
         });
     }
 
-    fn choose_on(&mut self, tables: &Tables, class: ClassIdx, node: NodeIdx, (from, to): (usize, usize)) {
+    fn choose_on(&mut self, plan: &Plan<'_>, class: ClassIdx, node: NodeIdx, (from, to): (usize, usize), unit_pods: &[PodIdx]) {
+        let tables = &*plan.tables;
         let needs = tables.classes.needs(class);
         let fits = |sum: &[i64]| {
             let each = needs.iter().zip(sum).map(|(n, freed)| (tables.nodes.soon[n.dim.at()][node] + freed).max(0) / n.amount);
@@ -213,11 +223,13 @@ impl Donors {
         let before = fits(&self.sum);
         let (mut wins, mut pods, start) = (0, 0, self.chosen.len());
         let mut senior = None;
+        let mut worth = (i32::MIN, 0);
         for donor in &self.donors[from..to] {
             let unit = self.units[donor.unit].0;
             self.chosen.push(donor.unit);
             pods += unit.pods.1 - unit.pods.0;
             senior = senior.max(Some(Reverse(donor.turn)));
+            worth = (worth.0.max(tables.gangs.priority[unit.gang]), worth.1 + time_lost(plan, unit, unit_pods));
             self.sum.iter_mut().zip(&self.freed[donor.freed..]).for_each(|(sum, freed)| *sum += freed);
             wins = fits(&self.sum) - before;
             if wins > 0 {
@@ -226,7 +238,7 @@ impl Donors {
         }
         match senior {
             Some(Reverse(senior)) if wins > 0 => {
-                self.choices.push(Choice { pods, wins, senior, node, units: (start, self.chosen.len()) });
+                self.choices.push(Choice { pods, wins, worth, senior, node, units: (start, self.chosen.len()) });
             }
             _ => self.chosen.truncate(start),
         }
@@ -247,6 +259,14 @@ impl Donors {
         }
         None
     }
+}
+
+/// GPU time that a unit loses if it ends now, micro-GPU × seconds; what never started loses none.
+fn time_lost(plan: &Plan<'_>, unit: Unit, pods: &[PodIdx]) -> i128 {
+    let Some(started) = plan.tables.gangs.times[unit.gang].started else { return 0 };
+    let seconds = plan.config.now.saturating_sub(started).max(0) / 1_000_000_000;
+    let gpus: i64 = unit.of(pods).iter().map(|&pod| rules::held_before(plan.tables, pod)[Resource::Gpu]).sum();
+    i128::from(seconds) * i128::from(gpus)
 }
 
 /// Whether a pod of one class takes at least as much of everything as one of another.
