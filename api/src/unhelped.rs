@@ -25,6 +25,7 @@ macro_rules! by_action {
 /// The stable code.
 pub(crate) const fn code(action: Action, why: &Unhelped) -> &'static str {
     match why {
+        Unhelped::SwitchedOff => by_action!(action, "switched-off"),
         Unhelped::Delayed { .. } => by_action!(action, "delayed"),
         Unhelped::NotPreemptible => by_action!(action, "not-preemptible"),
         Unhelped::AboveShare(_) => by_action!(action, "above-fair-share"),
@@ -62,6 +63,7 @@ pub(crate) const fn rank(why: &Unhelped) -> u8 {
         Unhelped::TooLittleFree { .. } => 12,
         Unhelped::NotPreemptible => 13,
         Unhelped::Nobody => 14,
+        Unhelped::SwitchedOff => 15,
     }
 }
 
@@ -134,12 +136,16 @@ fn named(action: Action, why: &Unhelped, gang: GangIdx, facts: Facts<'_>) -> Str
         Unhelped::Protected { gangs } => {
             format!("{} could go, but min runtime protects", counted(gangs, "gang", "gangs"))
         }
-        Unhelped::NotPreemptible | Unhelped::Nobody => unnamed(action, why),
+        Unhelped::NotPreemptible | Unhelped::Nobody | Unhelped::SwitchedOff => unnamed(action, why),
     }
 }
 
 fn unnamed(action: Action, why: &Unhelped) -> String {
     match why {
+        Unhelped::SwitchedOff => match action {
+            Action::Consolidation => "no work is moved: no scenario plugin is on, or maxNumberConsolidationPreemptees is 0",
+            _ => "nobody is evicted: no scenario plugin (sg-nodelocalgreedy, sg-multinodegang) is on",
+        },
         Unhelped::Delayed { .. } => "nobody goes for it while its preemption delay lasts",
         Unhelped::NotPreemptible => "work is moved only for gangs that may be evicted, and this one may not",
         Unhelped::AboveShare(_) => "its queue would hold more than its fair share",
@@ -256,7 +262,7 @@ pub(crate) fn advise(why: &Unhelped, facts: Facts<'_>) -> Option<String> {
             let wait = if needed <= max { "Wait for the next cycle, or raise" } else { "Raise" };
             format!("{wait} the brake ({option} {} or more).", so_far.saturating_add(*needed))
         }
-        Unhelped::BeyondQueueDepth { .. } | Unhelped::Nobody => return None,
+        Unhelped::BeyondQueueDepth { .. } | Unhelped::Nobody | Unhelped::SwitchedOff => return None,
     })
 }
 

@@ -116,6 +116,7 @@ impl SearchMemory {
     pub fn begin(&mut self, plan: &Plan<'_>) {
         self.stream.begin(plan.tables, plan.config);
         self.places.forget();
+        self.donors.forget();
         let card = plan.tables.nodes.smallest_card;
         let next = |gang| next_request(plan.tables, plan.config, gang, card, plan.arena);
         self.simulation.begin(plan.tables, plan.config, next);

@@ -64,6 +64,7 @@ fn is_so(after: &After<'_>, kept: &[Used], gang: GangIdx, reason: &Reason) -> Ve
         Reason::ActionNotRun(action) => {
             must(action == Action::Allocate && !after.rows.config.actions.contains(&action), || "the action ran".into())
         }
+        Reason::TakenBack { pods } => must(pods > 0, || "none".into()),
         Reason::OneStep => must(got_more_later(after, gang), || "no action but allocate gave it anything".into()),
         Reason::NotHelped { action, .. } => must(after.rows.config.actions.contains(&action), || "the action did not run".into()),
         Reason::BeyondQueueDepth { queue, depth } => {
