@@ -23,7 +23,7 @@ pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
         let waiting = after.rows.gangs[gang]
             .pods
             .iter()
-            .filter(|&pod| matches!(after.pods[pod].status, PodStatus::Pending | PodStatus::Gated));
+            .filter(|&pod| matches!(after.pods[pod].status, PodStatus::Pending | PodStatus::Gated) || lost_its_place(after, pod));
         let waiting = waiting.count();
         if waiting == 0 {
             continue;
@@ -64,7 +64,10 @@ fn is_so(after: &After<'_>, kept: &[Used], gang: GangIdx, reason: &Reason) -> Ve
         Reason::ActionNotRun(action) => {
             must(action == Action::Allocate && !after.rows.config.actions.contains(&action), || "the action ran".into())
         }
-        Reason::TakenBack { pods } => must(pods > 0, || "none".into()),
+        Reason::TakenBack { pods } => {
+            let is = after.rows.gangs[gang].pods.iter().filter(|&pod| lost_its_place(after, pod)).count();
+            must(is == pods as usize && is > 0, || format!("{is} pods lost the place that they got"))
+        }
         Reason::OneStep => must(got_more_later(after, gang), || "no action but allocate gave it anything".into()),
         Reason::NotHelped { action, .. } => must(after.rows.config.actions.contains(&action), || "the action did not run".into()),
         Reason::BeyondQueueDepth { queue, depth } => {
@@ -107,6 +110,11 @@ fn threshold(after: &After<'_>, gang: GangIdx, set: Option<SubgroupIdx>) -> u32 
         Some(SubgroupKind::PodSet { min }) => min,
         None => after.rows.gangs[gang].required,
     }
+}
+
+/// Whether a pod was given a place in this cycle and told to leave it again: it never started, so it waits.
+fn lost_its_place(after: &After<'_>, pod: PodIdx) -> bool {
+    after.pods[pod].status == PodStatus::Releasing && after.rows.pods[pod].status == PodStatus::Pending
 }
 
 fn waiting(after: &After<'_>, gang: GangIdx, good: impl Fn(PodIdx) -> bool) -> u32 {
