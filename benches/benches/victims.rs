@@ -1,15 +1,18 @@
-//! Whole cycles of all five actions on full clusters, warm: from rows in tables to the finished plan, and back. Every run is held to
-//! what its scenario must decide. Figures: docs/perf/README.md.
+//! Whole cycles of all five actions on full clusters, warm: from tables to the finished plan, and back. Every run is held to what
+//! its scenario must decide. Figures: docs/perf/README.md.
 
 use criterion::{BenchmarkId, Criterion, SamplingMode, criterion_group, criterion_main};
 use muster_benches::short;
 use muster_benches::victims::{Scenario, frag, hopeless, large, many, preempt, reclaim};
 use muster_core::cycle::Scheduler;
 
+/// Makes a scenario with so many nodes.
+type Make = fn(usize) -> Scenario;
+
 fn cycles(c: &mut Criterion) {
     let mut group = c.benchmark_group("victims");
     group.sample_size(10).sampling_mode(SamplingMode::Flat);
-    let scenarios: [(fn(usize) -> Scenario, [usize; 2]); 6] = [
+    let scenarios: [(Make, [usize; 2]); 6] = [
         (large, [125, 1250]),
         (many, [125, 500]),
         (hopeless, [125, 1250]),

@@ -78,8 +78,8 @@ impl Scenario {
     }
 }
 
-/// One over-quota queue holds every GPU; a gang of half the nodes, whole, waits in a queue that deserves as much. Each of its pods
-/// costs eight others.
+/// One over-quota queue holds every GPU; a gang of half the nodes, whole, waits in a queue that deserves as much. Each of its
+/// pods costs eight others.
 #[must_use]
 pub fn large(nodes: usize) -> Scenario {
     let mut held = one_holder(nodes, 0);
@@ -89,7 +89,8 @@ pub fn large(nodes: usize) -> Scenario {
     exactly(format!("large/{nodes}"), held.rows, gang, gang * 8)
 }
 
-/// Two queues deserve half each, one holds every GPU, and in the other as many one-GPU jobs wait as run. Half of them belong there.
+/// Two queues deserve half each, one holds every GPU, and in the other as many one-GPU jobs wait as run. Half of them belong
+/// there.
 #[must_use]
 pub fn many(nodes: usize) -> Scenario {
     let mut held = one_holder(nodes, gpus(nodes) / 2);
@@ -99,8 +100,8 @@ pub fn many(nodes: usize) -> Scenario {
     exactly(format!("many/{nodes}"), held.rows, nodes * 4, nodes * 4)
 }
 
-/// Like [`large`] with a gang of ten nodes, but the department of its queue deserves one GPU less than the gang asks for, and nothing
-/// is left to share: nobody may be taken.
+/// Like [`large`] with a gang of ten nodes, but the department of its queue deserves one GPU less than the gang asks for, and
+/// nothing is left to share: nobody may be taken.
 #[must_use]
 pub fn hopeless(nodes: usize) -> Scenario {
     const GANG: i64 = 10 * GPUS_PER_NODE as i64;
@@ -186,7 +187,8 @@ fn fill_with_singles(rows: &mut Snapshot, queue: QueueIdx) -> ClassIdx {
     single
 }
 
-/// Runs jobs of [`SIZES`] of the first `teams` queues until no GPU is free: each on the next node, round and round, that has room.
+/// Runs jobs of [`SIZES`] of the first `teams` queues until no GPU is free: each on the next node, round and round, that has
+/// room.
 fn fill_with_mixed(rows: &mut Snapshot, teams: usize, random: &mut Rand32) {
     let classes = SIZES.map(|size| add_class(rows, GpuRequest::Whole(size)));
     let mut open: Vec<(NodeIdx, u32)> = rows.nodes.indices().map(|node| (node, GPUS_PER_NODE)).collect();
@@ -232,7 +234,8 @@ fn add_mixed(rows: &mut Snapshot, queues: (usize, usize), gangs: &[u32], priorit
     asked
 }
 
-/// All that waits belongs in: it needs at least as many GPUs as it asks for, and no more pods than GPUs.
+/// All that waits can be placed (so the seed was chosen: `preempt` may take from the asker's queue only, which need not have whole
+/// nodes). It needs as many GPUs as it asks for, of at most [`GPUS_PER_NODE`] a victim, and no more victims than GPUs.
 fn contended(name: String, rows: Snapshot, asked: Asked) -> Scenario {
     let least = asked.gpus.div_ceil(GPUS_PER_NODE as usize);
     Scenario { name, rows, placed: asked.pods, evicted: least..=asked.gpus, moved: 0..=asked.gpus }

@@ -1,7 +1,7 @@
 //! How the time of a cycle grows with the cluster: the same scenario at several sizes, planned by a release binary.
 //!
-//! Known here: the options of `gen_cluster.py`, and the output of `muster plan`. Not known: what has to be decided; the counts are
-//! shown, and have to be the same in every run.
+//! Known here: the options of `gen_cluster.py`, and the output of `muster plan`. Not known: what has to be decided; the counts
+//! are shown, and have to be the same in every run.
 
 use std::collections::BTreeMap;
 use std::fs;
