@@ -234,8 +234,8 @@ fn add_mixed(rows: &mut Snapshot, queues: (usize, usize), gangs: &[u32], priorit
     asked
 }
 
-/// All that waits can be placed: the seed was chosen so, since `preempt` may take from the asker's queue only, which need not have
-/// whole nodes. It needs as many GPUs as it asks for, of at most [`GPUS_PER_NODE`] a victim, and no more victims than GPUs.
+/// With these seeds all that waits can be placed (`preempt` may take from the asker's queue only, which need not have whole
+/// nodes). It needs as many GPUs as it asks for, of at most [`GPUS_PER_NODE`] a victim, and no more victims than GPUs.
 fn contended(name: String, rows: Snapshot, asked: Asked) -> Scenario {
     let least = asked.gpus.div_ceil(GPUS_PER_NODE as usize);
     Scenario { name, rows, placed: asked.pods, evicted: least..=asked.gpus, moved: 0..=asked.gpus }
