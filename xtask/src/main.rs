@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod corpus;
+mod growth;
 mod repo;
 mod stages;
 mod tidy;
@@ -55,6 +56,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Cycle times of a scenario at several sizes, what was decided, and the slope of log on log (docs/perf/README.md).
+    Growth(growth::Options),
 }
 
 fn main() -> ExitCode {
@@ -75,5 +78,6 @@ fn run() -> anyhow::Result<ExitCode> {
             repo::run(repo.cargo(["bench", "--package", "muster-benches"]).args(arguments))?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Growth(options) => growth::report(&repo, &options),
     }
 }
