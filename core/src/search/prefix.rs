@@ -98,8 +98,8 @@ impl SearchMemory {
         }
     }
 
-    /// The last unit was needed beside those that failed before it; it may not be beside these. The log is that of the smaller answer
-    /// if there is one.
+    /// The last unit was needed beside those that failed before it; it may not be beside these. The log is that of the smaller
+    /// answer if there is one.
     fn spare_last(&mut self, plan: &mut Plan<'_>, asker: &Asker, ready: Mark) {
         let last = self.prefix.len() - 1;
         let unit = self.prefix[last];
