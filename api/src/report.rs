@@ -44,7 +44,7 @@ fn numbers(reason: &Reason, gang: GangIdx, facts: Facts<'_>) -> Value {
         Reason::TooFewMembers { set, ready, required } => {
             json!({"subGroup": set.map(|set| &names.subgroups[set]), "ready": ready, "required": required})
         }
-        Reason::Gated { pods } | Reason::UnknownSubgroup { pods } => json!({"pods": pods}),
+        Reason::Gated { pods } | Reason::UnknownSubgroup { pods } | Reason::TakenBack { pods } => json!({"pods": pods}),
         Reason::OverLimit(bound) | Reason::OverQuota(bound) => bound_numbers(&bound, facts),
         Reason::Blocked { pod, .. } => {
             let class = facts.snapshot.pods[pod].class;
@@ -67,10 +67,11 @@ fn unhelped_numbers(why: &Unhelped, facts: Facts<'_>) -> Value {
     let gpus = |micro| amount(Resource::Gpu, micro);
     match *why {
         Unhelped::Delayed { left } => json!({"leftSeconds": in_seconds(left)}),
-        Unhelped::NotPreemptible | Unhelped::Nobody => json!({}),
+        Unhelped::NotPreemptible | Unhelped::Nobody | Unhelped::SwitchedOff => json!({}),
         Unhelped::AboveShare(bound) | Unhelped::AboveQuota(bound) | Unhelped::OverLimit(bound) | Unhelped::KeepsShare(bound) => {
             bound_numbers(&bound, facts)
         }
+        Unhelped::Protected { gangs } => json!({"gangs": gangs}),
         Unhelped::BeyondQueueDepth { depth } => json!({"depth": depth}),
         Unhelped::Saturated { ours, theirs } => {
             let side = |bound: &Bound| merged(bound_numbers(bound, facts), json!({"percent": unhelped::percent(bound)}));

@@ -63,6 +63,7 @@ pub const fn code(reason: &Reason) -> &'static str {
         Reason::TooLarge { .. } => "too-large",
         Reason::NoNode { .. } => "no-node",
         Reason::OneStep => "one-step",
+        Reason::TakenBack { .. } => "taken-back",
         Reason::NotHelped { action, why } => unhelped::code(*action, why),
     }
 }
@@ -136,6 +137,12 @@ fn say(reason: &Reason, gang: GangIdx, facts: Facts<'_>, naming: Naming) -> Stri
             format!("Queue {} has queues below it; gangs are served in leaf queues only.", names.queues[queue])
         }
         Reason::BackedOff => "It was found unschedulable before, and its schedulingBackoff says not to try again.".to_owned(),
+        Reason::TakenBack { pods: 1 } => {
+            "A pod got a place in this cycle, and it was taken for a gang that comes first.".to_owned()
+        }
+        Reason::TakenBack { pods } => {
+            format!("{pods} pods got places in this cycle, and they were taken for gangs that come first.")
+        }
         Reason::OneStep => {
             "It got one step of what it still wants (a pod, or an optional member); the next cycle takes another.".to_owned()
         }
@@ -319,7 +326,7 @@ fn advise(reason: &Reason, gang: GangIdx, facts: Facts<'_>) -> Option<String> {
         Reason::BackedOff => "Set spec.schedulingBackoff to -1, or have its owner clear the scheduling condition.",
         Reason::ActionNotRun(action) => return Some(format!("Add {} to the actions.", action.name())),
         Reason::NotHelped { why, .. } => return unhelped::advise(&why, facts),
-        Reason::BeyondQueueDepth { .. } | Reason::OneStep => return None,
+        Reason::BeyondQueueDepth { .. } | Reason::OneStep | Reason::TakenBack { .. } => return None,
         Reason::TooFewPods { gated, present, min, .. } if gated > 0 && present + gated >= min => "Remove the scheduling gates.",
         Reason::TooFewPods { .. } | Reason::TooFewMembers { .. } => {
             "Create the missing pods, or lower the minimum (minMember, minSubGroup)."

@@ -243,19 +243,27 @@ impl Settings {
         }
     }
 
-    /// What only Muster has: the eviction brake.
+    /// What only Muster has: the eviction brake, and which victims are taken.
     fn read_own(&mut self, value: &Value, findings: &mut Findings) {
         let subject = Subject::setting("schedulerParams");
         let Some(fields) = value.as_object() else {
-            let expected = "an object with maxEvictions, maxEvictionsPerQueue";
+            let expected = "an object with maxEvictions, maxEvictionsPerQueue, victims";
             return findings.bad(subject, "muster", show_json(value), expected);
         };
         for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
             let cell = match key.as_str() {
+                "victims" => {
+                    match value.as_str() {
+                        Some("fewest") => self.config.victims.fewest = true,
+                        Some("inOrder") => self.config.victims.fewest = false,
+                        _ => findings.bad(subject, "muster.victims", show_json(value), one_of(&["inOrder", "fewest"])),
+                    }
+                    continue;
+                }
                 "maxEvictions" => &mut self.config.victims.evictions_max,
                 "maxEvictionsPerQueue" => &mut self.config.victims.queue_evictions_max,
                 other => {
-                    findings.bad(subject, "muster", show(other), one_of(&["maxEvictions", "maxEvictionsPerQueue"]));
+                    findings.bad(subject, "muster", show(other), one_of(&["maxEvictions", "maxEvictionsPerQueue", "victims"]));
                     continue;
                 }
             };
@@ -413,7 +421,8 @@ mod tests {
             (Value::Null, json!({"muster": 5}), "schedulerParams: muster: 5: expected an object with maxEvictions"),
             (Value::Null, json!({"muster": {"maxEvictions": -2}}), "muster.maxEvictions: -2: expected -1 (no bound) or a number"),
             (Value::Null, json!({"muster": {"maxEvictionsPerQueue": "2"}}), "muster.maxEvictionsPerQueue: "),
-            (Value::Null, json!({"muster": {"maxEviction": 2}}), "one of maxEvictions, maxEvictionsPerQueue"),
+            (Value::Null, json!({"muster": {"victims": "few"}}), "muster.victims: "),
+            (Value::Null, json!({"muster": {"maxEviction": 2}}), "one of maxEvictions, maxEvictionsPerQueue, victims"),
             (Value::Null, json!({"maxNumberConsolidationPreemptees": -2}), "maxNumberConsolidationPreemptees: -2"),
         ] {
             let (_, bad, _) = read(&config, &params, None);

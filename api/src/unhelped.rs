@@ -25,6 +25,7 @@ macro_rules! by_action {
 /// The stable code.
 pub(crate) const fn code(action: Action, why: &Unhelped) -> &'static str {
     match why {
+        Unhelped::SwitchedOff => by_action!(action, "switched-off"),
         Unhelped::Delayed { .. } => by_action!(action, "delayed"),
         Unhelped::NotPreemptible => by_action!(action, "not-preemptible"),
         Unhelped::AboveShare(_) => by_action!(action, "above-fair-share"),
@@ -32,6 +33,7 @@ pub(crate) const fn code(action: Action, why: &Unhelped) -> &'static str {
         Unhelped::OverLimit(_) => by_action!(action, "over-limit"),
         Unhelped::BeyondQueueDepth { .. } => by_action!(action, "beyond-queue-depth"),
         Unhelped::Nobody => by_action!(action, "nobody"),
+        Unhelped::Protected { .. } => by_action!(action, "protected"),
         Unhelped::KeepsShare(_) => by_action!(action, "others-within-share"),
         Unhelped::Saturated { .. } => by_action!(action, "saturated"),
         Unhelped::TooLittle { .. } => by_action!(action, "too-little"),
@@ -56,10 +58,12 @@ pub(crate) const fn rank(why: &Unhelped) -> u8 {
         Unhelped::AboveShare(_) => 7,
         Unhelped::KeepsShare(_) => 8,
         Unhelped::NoArrangement { .. } => 9,
-        Unhelped::TooLittle { .. } => 10,
-        Unhelped::TooLittleFree { .. } => 11,
-        Unhelped::NotPreemptible => 12,
-        Unhelped::Nobody => 13,
+        Unhelped::Protected { .. } => 10,
+        Unhelped::TooLittle { .. } => 11,
+        Unhelped::TooLittleFree { .. } => 12,
+        Unhelped::NotPreemptible => 13,
+        Unhelped::Nobody => 14,
+        Unhelped::SwitchedOff => 15,
     }
 }
 
@@ -129,12 +133,19 @@ fn named(action: Action, why: &Unhelped, gang: GangIdx, facts: Facts<'_>) -> Str
             let (so_far, needed) = (count(so_far.into()), count(needed.into()));
             format!("the eviction brake lets at most {max} go {of}; {so_far} went before and this takes {needed} more")
         }
-        Unhelped::NotPreemptible | Unhelped::Nobody => unnamed(action, why),
+        Unhelped::Protected { gangs } => {
+            format!("{} could go, but min runtime protects", counted(gangs, "gang", "gangs"))
+        }
+        Unhelped::NotPreemptible | Unhelped::Nobody | Unhelped::SwitchedOff => unnamed(action, why),
     }
 }
 
 fn unnamed(action: Action, why: &Unhelped) -> String {
     match why {
+        Unhelped::SwitchedOff => match action {
+            Action::Consolidation => "no work is moved: no scenario plugin is on, or maxNumberConsolidationPreemptees is 0",
+            _ => "nobody is evicted: no scenario plugin (sg-nodelocalgreedy, sg-multinodegang) is on",
+        },
         Unhelped::Delayed { .. } => "nobody goes for it while its preemption delay lasts",
         Unhelped::NotPreemptible => "work is moved only for gangs that may be evicted, and this one may not",
         Unhelped::AboveShare(_) => "its queue would hold more than its fair share",
@@ -148,6 +159,7 @@ fn unnamed(action: Action, why: &Unhelped) -> String {
             Action::Reclaim => "nobody runs in other queues who may be evicted",
             Action::Allocate | Action::Consolidation | Action::StaleGangEviction => "nobody runs who may be moved",
         },
+        Unhelped::Protected { .. } => "who could go is protected by a minimum runtime",
         Unhelped::KeepsShare(_) => "no queue beside its own holds more than it may count on",
         Unhelped::Saturated { .. } => "its queue would be served beyond its fair share, and no less than those beside it",
         Unhelped::TooLittle { .. } => "if everybody went who may go, too few pods find a node",
@@ -242,6 +254,7 @@ pub(crate) fn advise(why: &Unhelped, facts: Facts<'_>) -> Option<String> {
         Unhelped::TooLittleFree { asked, free } => {
             format!("Free {}, on whichever nodes.", full(Resource::Gpu, asked.saturating_sub(*free)))
         }
+        Unhelped::Protected { .. } => "Wait until their minimum runtimes are over.".to_owned(),
         Unhelped::NoArrangement { .. } => "Wait until minimum runtimes are over, or free resources on nodes that fit.".to_owned(),
         Unhelped::GivenUp { .. } => "Report this with the snapshot: no search should take so long.".to_owned(),
         Unhelped::Brake { queue, max, so_far, needed } => {
@@ -249,7 +262,7 @@ pub(crate) fn advise(why: &Unhelped, facts: Facts<'_>) -> Option<String> {
             let wait = if needed <= max { "Wait for the next cycle, or raise" } else { "Raise" };
             format!("{wait} the brake ({option} {} or more).", so_far.saturating_add(*needed))
         }
-        Unhelped::BeyondQueueDepth { .. } | Unhelped::Nobody => return None,
+        Unhelped::BeyondQueueDepth { .. } | Unhelped::Nobody | Unhelped::SwitchedOff => return None,
     })
 }
 

@@ -228,7 +228,13 @@ fn constraints_become_labels_and_taints() {
 
 #[test]
 fn config_maps_are_missing_in_a_snapshot_and_unknown_among_manifests() {
-    let needy = with(pod("x", "p", "g"), &[("/spec/volumes", json!([{"name": "v", "configMap": {"name": "cm"}}]))]);
+    let needy = with(
+        pod("x", "p", "g"),
+        &[
+            ("/spec/volumes", json!([{"name": "v", "configMap": {"name": "cm"}}])),
+            ("/spec/containers/0/volumeMounts", json!([{"name": "v", "mountPath": "/v"}])),
+        ],
+    );
     let cluster = |maps: Value| {
         let (queues, groups) = ([queue("q", "")], [group("x", "g", "q")]);
         json!({"rawObjects": {"queues": queues, "podGroups": groups, "pods": [needy], "configMaps": maps}})

@@ -5,6 +5,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use muster_benches::shapes::{Shape, add_pending, empty, nested_queues};
 use muster_benches::short;
+use muster_core::config::Action;
 use muster_core::cycle::Scheduler;
 use muster_core::fair_share::{Scratch, divide};
 use muster_core::snapshot::{GpuRequest, Snapshot};
@@ -24,6 +25,8 @@ fn mixed(nodes: usize, pending: usize) -> Snapshot {
     let single = |n| Shape { gpu: GpuRequest::Whole(n), pods: 1 };
     let shapes = [single(1), gang(4), part(500_000), single(2), gang(16), part(250_000), single(4)];
     add_pending(&mut rows, &shapes, pending);
+    // The actions that evict have a program of their own (victims.rs).
+    rows.config.actions = vec![Action::Allocate];
     rows
 }
 

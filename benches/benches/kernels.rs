@@ -16,7 +16,6 @@ const ROWS: [usize; 3] = [1_024, 16_384, 131_072];
 /// Columns as a cluster has them: a few hundred distinct values, masks of which about half of the rows are set.
 struct Data {
     column: Vec<i64>,
-    other: Vec<i64>,
     masks: [Vec<u64>; 3],
     sparse: Vec<u64>,
 }
@@ -29,12 +28,12 @@ impl Data {
             state >> 33
         };
         let mut column = || (0..rows).map(|_| (next() % 400).cast_signed() * 1_000).collect::<Vec<_>>();
-        let (column, other) = (column(), column());
+        let column = column();
         let mut word = || next() << 33 ^ next() << 11 ^ next();
         let mut words = || (0..mask::words(rows)).map(|_| word()).collect::<Vec<_>>();
         let masks = [words(), words(), words()];
         let sparse = words().iter().map(|word| if word % 8 == 0 { *word } else { 0 }).collect();
-        Self { column, other, masks, sparse }
+        Self { column, masks, sparse }
     }
 }
 
@@ -75,7 +74,7 @@ fn masks(group: &mut Group, data: &Data) {
 
 fn fits(group: &mut Group, data: &Data) {
     // The mask is copied first, or there would be nothing left to look at the second time.
-    let (column, other, [a, ..]) = (&data.column, &data.other, &data.masks);
+    let (column, [a, ..]) = (&data.column, &data.masks);
     let (mut x, mut y) = (a.clone(), a.clone());
     let fast = || {
         x.copy_from_slice(a);
@@ -86,33 +85,15 @@ fn fits(group: &mut Group, data: &Data) {
         reference::at_least(&mut y, black_box(column), 200_000);
     };
     pair(group, "at_least", fast, slow);
-    let (mut x, mut y) = (a.clone(), a.clone());
-    let fast = || {
-        x.copy_from_slice(a);
-        fit::at_least_column(&mut x, black_box(column), other);
-    };
-    let slow = || {
-        y.copy_from_slice(a);
-        reference::at_least_column(&mut y, black_box(column), other);
-    };
-    pair(group, "at_least_column", fast, slow);
     let (mut x, mut y) = (vec![i64::MAX; column.len()], vec![i64::MAX; column.len()]);
     let fast = || fit::copies(&mut x, a, black_box(column), 7_000);
     pair(group, "copies", fast, || reference::copies(&mut y, a, black_box(column), black_box(7_000)));
 }
 
 fn selections(group: &mut Group, data: &Data) {
-    let (column, [a, ..], sparse) = (&data.column, &data.masks, &data.sparse);
-    let c = || black_box(column);
+    let c = || black_box(&data.column);
     pair(group, "max", || select::max(c()), || reference::max(c()));
     pair(group, "first_equal", || select::first_equal(c(), -1), || reference::first_equal(c(), -1));
-    let beyond = i64::MAX;
-    pair(group, "first_at_or_above", || select::first_at_or_above(c(), beyond), || reference::first_at_or_above(c(), beyond));
-    pair(group, "argmax", || select::argmax_first(c()), || reference::argmax_first(c()));
-    let slow = || reference::argmax_first_masked(c(), a);
-    pair(group, "argmax_masked", || select::argmax_first_masked(c(), a), slow);
-    let slow = || reference::argmax_first_masked(c(), sparse);
-    pair(group, "argmax_masked_sparse", || select::argmax_first_masked(c(), sparse), slow);
 }
 
 fn scores(group: &mut Group, data: &Data) {
@@ -131,13 +112,8 @@ fn scores(group: &mut Group, data: &Data) {
 }
 
 fn scans(group: &mut Group, data: &Data) {
-    let (column, [a, ..]) = (&data.column, &data.masks);
-    let c = || black_box(column);
+    let c = || black_box(&data.column);
     pair(group, "sum", || scan::sum(c()), || reference::sum(c()));
-    pair(group, "sum_masked", || scan::sum_masked(c(), a), || reference::sum_masked(c(), a));
-    pair(group, "min_max", || scan::min_max(c()), || reference::min_max(c()));
-    let slow = || reference::count_at_least(c(), 200_000);
-    pair(group, "count_at_least", || scan::count_at_least(c(), 200_000), slow);
 }
 
 criterion_group! {

@@ -1,12 +1,13 @@
 //! What the benches share: short settings, and a sampling profiler for `--profile-time`.
 //!
-//! `cargo bench -p muster-benches --bench kernels -- --profile-time 5 argmax` writes `profile.pb` (for `go tool pprof -top`)
+//! `cargo bench -p muster-benches --bench kernels -- --profile-time 5 at_least` writes `profile.pb` (for `go tool pprof -top`)
 //! and `flame.svg` under `target/criterion/<bench>/profile/`. Not known here: what is measured.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod shapes;
+pub mod victims;
 
 use std::error::Error;
 use std::ffi::c_int;

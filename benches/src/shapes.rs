@@ -9,9 +9,11 @@ use muster_core::tables::queues::Queues;
 use muster_core::units::{Amounts, MICRO_PER_GPU, UNLIMITED};
 
 const GIB: i64 = 1 << 30;
-const GPUS_PER_NODE: u32 = 8;
-const DEPARTMENTS: usize = 4;
-const TEAMS: usize = 8;
+pub(crate) const GPUS_PER_NODE: u32 = 8;
+/// Queues of the first level.
+pub(crate) const DEPARTMENTS: usize = 4;
+/// Queues below each of them.
+pub(crate) const TEAMS: usize = 8;
 
 /// One class of pods.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +27,20 @@ pub struct Shape {
 /// An empty cluster of 8-GPU nodes and 32 queues.
 #[must_use]
 pub fn empty(nodes: usize) -> Snapshot {
+    let mut rows = idle_nodes(nodes);
+    let gpus = i64::try_from(nodes).unwrap_or(i64::MAX) * i64::from(GPUS_PER_NODE) * MICRO_PER_GPU;
+    let share = |queues: usize| i64::try_from(queues).unwrap_or(i64::MAX);
+    for _ in 0..DEPARTMENTS {
+        let parent = add_queue(&mut rows, None, gpus / share(DEPARTMENTS));
+        for _ in 0..TEAMS {
+            add_queue(&mut rows, Some(parent), gpus / share(DEPARTMENTS * TEAMS));
+        }
+    }
+    rows
+}
+
+/// 8-GPU nodes, and nothing else.
+pub(crate) fn idle_nodes(nodes: usize) -> Snapshot {
     let mut rows = Snapshot::default();
     for _ in 0..nodes {
         rows.nodes.push(NodeRow {
@@ -38,22 +54,24 @@ pub fn empty(nodes: usize) -> Snapshot {
             ..NodeRow::default()
         });
     }
-    let gpus = i64::try_from(nodes).unwrap_or(i64::MAX) * i64::from(GPUS_PER_NODE) * MICRO_PER_GPU;
-    let queue = |parent, share: i64| QueueRow {
+    rows
+}
+
+/// Adds a queue that deserves `quota` micro-GPU, and any amount of cpu and memory.
+pub(crate) fn add_queue(rows: &mut Snapshot, parent: Option<QueueIdx>, quota: i64) -> QueueIdx {
+    rows.queues.push(QueueRow {
         parent,
         priority: 100,
-        quota: Amounts::new(UNLIMITED, UNLIMITED, gpus / share),
+        quota: Amounts::new(UNLIMITED, UNLIMITED, quota),
         limit: Amounts::UNLIMITED,
         weight: [1.0; 3],
         ..QueueRow::default()
-    };
-    for _ in 0..DEPARTMENTS {
-        let parent = rows.queues.push(queue(None, 4));
-        for _ in 0..TEAMS {
-            rows.queues.push(queue(Some(parent), 32));
-        }
-    }
-    rows
+    })
+}
+
+/// The `i`-th of the team queues of [`empty`].
+pub(crate) fn team(i: usize) -> QueueIdx {
+    QueueIdx::new(i / TEAMS * (TEAMS + 1) + 1 + i % TEAMS)
 }
 
 /// Adds `count` pending gangs of each shape in turn, over all team queues.
@@ -61,9 +79,7 @@ pub fn add_pending(rows: &mut Snapshot, shapes: &[Shape], count: usize) {
     let classes: Vec<ClassIdx> = shapes.iter().map(|shape| add_class(rows, shape.gpu)).collect();
     for i in 0..count {
         let (shape, class) = (&shapes[i % shapes.len()], classes[i % shapes.len()]);
-        let team = i % (DEPARTMENTS * TEAMS);
-        let queue = QueueIdx::new(team / TEAMS * (TEAMS + 1) + 1 + team % TEAMS);
-        add_gang(rows, queue, class, shape.pods);
+        add_gang(rows, team(i % (DEPARTMENTS * TEAMS)), class, LOW_PRIORITY, Pods::Pending(shape.pods));
     }
 }
 
@@ -96,17 +112,35 @@ pub fn nested_queues(roots: usize, below: usize) -> Queues {
     queues
 }
 
-fn add_class(rows: &mut Snapshot, gpu: GpuRequest) -> ClassIdx {
+/// Priority of a gang unless its scenario says otherwise.
+pub(crate) const LOW_PRIORITY: i32 = 50;
+
+/// What the pods of a gang are doing.
+#[derive(Clone, Copy)]
+pub(crate) enum Pods {
+    /// So many wait, all or none.
+    Pending(usize),
+    /// One runs here.
+    On(NodeIdx),
+}
+
+/// Adds a class of pods that differ in GPUs only.
+pub(crate) fn add_class(rows: &mut Snapshot, gpu: GpuRequest) -> ClassIdx {
     rows.classes.push(ClassRow { cpu: 4000, memory: 32 * GIB, gpu, ..ClassRow::default() })
 }
 
-fn add_gang(rows: &mut Snapshot, queue: QueueIdx, class: ClassIdx, pods: usize) {
+/// Adds a preemptible gang of one pod set.
+pub(crate) fn add_gang(rows: &mut Snapshot, queue: QueueIdx, class: ClassIdx, priority: i32, pods: Pods) {
+    let (pods, status, node) = match pods {
+        Pods::Pending(pods) => (pods, PodStatus::Pending, None),
+        Pods::On(node) => (1, PodStatus::Running, Some(node)),
+    };
     let min = u32::try_from(pods).unwrap_or(u32::MAX);
     let subgroup = rows.subgroups.push(SubgroupRow { parent: None, kind: SubgroupKind::PodSet { min } });
     let start = rows.pods.len();
     let gang = rows.gangs.push(GangRow {
         queue: Ok(queue),
-        priority: 50,
+        priority,
         preemptible: true,
         subgroups: Span::<SubgroupIdx>::new(subgroup.at(), subgroup.at() + 1),
         required: 1,
@@ -119,8 +153,8 @@ fn add_gang(rows: &mut Snapshot, queue: QueueIdx, class: ClassIdx, pods: usize) 
             gang: Some(gang),
             subgroup: Some(subgroup),
             class,
-            status: PodStatus::Pending,
-            node: None::<NodeIdx>,
+            status,
+            node,
             nominated: None,
             groups: (0, 0),
             foreign: false,

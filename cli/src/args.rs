@@ -151,6 +151,15 @@ Examples:
   muster completions bash > /etc/bash_completion.d/muster
   muster completions zsh > ~/.zfunc/_muster";
 
+/// Which victims are taken.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Victims {
+    /// In KAI's order.
+    InOrder,
+    /// Those that cost least.
+    Fewest,
+}
+
 /// What `plan` and `explain` read.
 #[derive(ClapArgs, Debug)]
 pub(crate) struct Input {
@@ -169,6 +178,10 @@ pub(crate) struct Input {
     /// The same for the pods of each leaf queue (schedulerParams.muster.maxEvictionsPerQueue)
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub(crate) max_evictions_per_queue: Option<u32>,
+    /// Which of those who may be evicted are: `in-order` as KAI does (queue most over its share, lowest priority,
+    /// youngest), `fewest` by lowest priority, least GPU time lost, fewest pods (schedulerParams.muster.victims)
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub(crate) victims: Option<Victims>,
     /// Leave out bad objects and plan the rest, instead of refusing the input
     #[arg(long)]
     pub(crate) lenient: bool,

@@ -8,7 +8,7 @@ use muster_core::outcome::Outcome;
 
 /// A name for each group that the outcome takes and the snapshot does not have.
 pub(crate) fn new_group_names(outcome: &Outcome, names: &Names) -> HashMap<GroupIdx, String> {
-    let mut used: HashSet<&str> = names.groups.iter().map(String::as_str).collect();
+    let used: HashSet<&str> = names.groups.iter().map(String::as_str).collect();
     let mut keys: Vec<(GroupIdx, String)> = Vec::new();
     let mut known = HashSet::new();
     for decision in &outcome.decisions {
@@ -19,24 +19,14 @@ pub(crate) fn new_group_names(outcome: &Outcome, names: &Names) -> HashMap<Group
             }
         }
     }
-    let made: Vec<(GroupIdx, String)> = keys
-        .into_iter()
-        .map(|(group, key)| {
-            let mut attempt = 0;
-            loop {
-                let name = uuid(&format!("{key}\n{attempt}"));
-                if !used.contains(name.as_str()) {
-                    return (group, name);
-                }
-                attempt += 1;
-            }
-        })
-        .collect();
-    let mut result = HashMap::with_capacity(made.len());
-    for (group, name) in &made {
-        // 122 bits of different keys do not meet in practice; two shared GPUs with one name would be one GPU.
-        assert!(used.insert(name), "names of new GPU groups are different");
-        result.insert(*group, name.clone());
+    let mut result: HashMap<GroupIdx, String> = HashMap::with_capacity(keys.len());
+    let mut made = HashSet::with_capacity(keys.len());
+    for (group, key) in keys {
+        // Two shared GPUs with one name would be one GPU. A pod that is given a new one twice in a cycle has the same key twice.
+        let mut names = (0_u64..).map(|attempt| uuid(&format!("{key}\n{attempt}")));
+        let name = names.find(|name| !used.contains(name.as_str()) && !made.contains(name)).expect("names do not end");
+        made.insert(name.clone());
+        result.insert(group, name);
     }
     result
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use muster_api::read::{self, Loaded, Options, Source};
 
-use crate::args::Input;
+use crate::args::{Input, Victims};
 use crate::fault::{Fault, say};
 
 /// Quicker reads show no progress.
@@ -39,6 +39,7 @@ pub(crate) fn load(input: &Input) -> Result<Loaded, Fault> {
     let victims = &mut loaded.snapshot.config.victims;
     victims.evictions_max = input.max_evictions.or(victims.evictions_max);
     victims.queue_evictions_max = input.max_evictions_per_queue.or(victims.queue_evictions_max);
+    victims.fewest = input.victims.map_or(victims.fewest, |policy| policy == Victims::Fewest);
     tell(&loaded);
     Ok(loaded)
 }

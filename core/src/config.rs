@@ -132,7 +132,8 @@ pub struct MinRuntime {
 /// Who may be evicted, for whom, and when.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct VictimRules {
-    /// A generator of scenarios is on (plugins `sg-nodelocalgreedy`, `sg-multinodegang`); without one nobody is evicted for others.
+    /// A generator of scenarios is on (plugins `sg-nodelocalgreedy`, `sg-multinodegang`); without one nobody is evicted for
+    /// others.
     pub search: bool,
     /// Gangs that `consolidation` may move for one asker: 0 turns it off, `None` is no bound.
     pub consolidation_jobs_max: Option<u32>,
@@ -150,6 +151,9 @@ pub struct VictimRules {
     pub evictions_max: Option<u32>,
     /// The same for the pods of one leaf queue.
     pub queue_evictions_max: Option<u32>,
+    /// Among those who may be lost for a gang, in place of the order of queues: lowest priority first, then least GPU time lost,
+    /// then fewest pods (for very large fleets; off by default).
+    pub fewest: bool,
     /// Proofs by counting and what is remembered of other askers. They change no decision; tests switch them off to show that.
     pub shortcuts: bool,
 }
@@ -166,6 +170,7 @@ impl VictimRules {
         simulations_max: 128,
         evictions_max: None,
         queue_evictions_max: None,
+        fewest: false,
         shortcuts: true,
     };
 }

@@ -98,7 +98,7 @@ impl Scheduler {
             }
         }
         begin(Stage::Explain);
-        self.failures.explain(&self.tables, config, &mut self.outcome);
+        self.failures.explain(&self.tables, &self.statement, config, &mut self.outcome);
         self.report();
         &self.outcome
     }

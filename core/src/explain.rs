@@ -71,6 +71,11 @@ pub enum Reason {
         /// What.
         short: Shortage,
     },
+    /// Pods were given a place in this cycle, and it was taken for others before anything started.
+    TakenBack {
+        /// How many.
+        pods: u32,
+    },
     /// It has what it must have and takes one step (a pod, or an optional member) in an action and cycle; it got one.
     OneStep,
     /// Nobody was evicted or moved for it either.
@@ -98,6 +103,8 @@ pub enum Reason {
 /// Why an action evicted or moved nobody for a gang that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unhelped {
+    /// The action is switched off: no generator of scenarios is on, or consolidation may move no job.
+    SwitchedOff,
     /// Its preemption delay is not over.
     Delayed {
         /// Nanoseconds left.
@@ -118,6 +125,11 @@ pub enum Unhelped {
     },
     /// Nobody runs whom the action may take for it.
     Nobody,
+    /// Whoever could go is protected by its minimum runtime (semantics.md §9.6).
+    Protected {
+        /// How many gangs.
+        gangs: u32,
+    },
     /// No queue beside its own is above what it may count on; this one comes nearest (semantics.md §6.6.2, §6.6.3).
     KeepsShare(Bound),
     /// Its queue would be served beyond its share and at least as far as the one beside it, whatever is taken there (semantics.md

@@ -161,20 +161,27 @@ impl Failures {
     }
 
     /// Writes why each gang with waiting pods waits, at the end of a cycle.
-    pub fn explain(&mut self, tables: &Tables, config: &Config, outcome: &mut Outcome) {
+    pub fn explain(&mut self, tables: &Tables, statement: &Statement, config: &Config, outcome: &mut Outcome) {
+        self.list_taken_back(tables, statement);
         self.help.sort_unstable_by_key(|&(gang, number, _)| (gang, number));
         let mut help = &self.help[..];
         for gang in (0..tables.gangs.queue.len()).map(GangIdx::new) {
             let (of_gang, rest) = help.split_at(help.partition_point(|&(of, ..)| of <= gang));
             help = rest;
-            let waiting = waiting_pods(tables, gang);
+            let taken_back = of_gang.iter().filter(|(.., reason)| matches!(reason, Reason::TakenBack { .. })).count();
+            let taken_back = u32::try_from(taken_back).expect("pods are counted in u32");
+            let waiting = waiting_pods(tables, gang) + taken_back;
             if waiting == 0 {
                 continue;
             }
             let start = outcome.reasons.len();
             self.explain_gang(tables, config, gang, waiting, &mut outcome.reasons);
             let since = of_gang.iter().rposition(|(.., reason)| *reason == Reason::OneStep).unwrap_or(0);
-            outcome.reasons.extend(of_gang[since..].iter().map(|&(.., reason)| reason));
+            let is_taken_back = |reason: &Reason| matches!(reason, Reason::TakenBack { .. });
+            outcome.reasons.extend(of_gang[since..].iter().map(|&(.., reason)| reason).filter(|reason| !is_taken_back(reason)));
+            if taken_back > 0 {
+                outcome.reasons.push(Reason::TakenBack { pods: taken_back });
+            }
             if outcome.reasons.len() == start {
                 // The gang has what it must have, and what waits belongs to optional members that lack pods.
                 explain_optional(tables, Member::Gang(gang), &mut outcome.reasons);
@@ -182,6 +189,16 @@ impl Failures {
             debug_assert!(outcome.reasons.len() > start, "every gang that waits has a reason");
             let reasons = (cut(start), cut(outcome.reasons.len()));
             outcome.pending.push(PendingGang { gang, pods: waiting, reasons });
+        }
+    }
+
+    /// Pods that were given a place in this cycle and lost it again never started: they wait.
+    fn list_taken_back(&mut self, tables: &Tables, statement: &Statement) {
+        let never_ran = |before: PodStatus| matches!(before, PodStatus::Allocated | PodStatus::Pipelined);
+        for op in statement.ops().iter().filter(|op| op.after.status == PodStatus::Releasing && never_ran(op.before.status)) {
+            if let Some(gang) = tables.pods.gang[op.pod].filter(|_| tables.pods.status[op.pod] == PodStatus::Releasing) {
+                self.help.push((gang, cut(self.help.len()), Reason::TakenBack { pods: 1 }));
+            }
         }
     }
 

@@ -216,6 +216,9 @@ impl Statement {
                 self.scratch.push(*op);
             }
         }
+        for op in self.scratch.iter().filter(|op| op.after.status == PodStatus::Releasing) {
+            tables.pods.told[op.pod] = true;
+        }
         let evicted = std::mem::take(&mut self.scratch);
         for op in self.ops.drain(mark.ops..) {
             count_movable(tables, op.pod, -1);
@@ -230,6 +233,7 @@ impl Statement {
         while self.ops.len() > mark.ops {
             let op = self.ops.pop().expect("the log is longer than the mark");
             shift(tables, op.pod, op.after, op.before);
+            tables.pods.told[op.pod] &= op.after.status != PodStatus::Releasing;
             if tables.pods.evicted_from[op.pod] == Some(op.before) && op.after.status == PodStatus::Releasing {
                 tables.pods.evicted_from[op.pod] = None;
             }

@@ -94,7 +94,8 @@ proptest! {
         rows.config.victims.shortcuts = false;
         let long = run(&rows);
         let same = short.decisions == long.decisions && short.groups == long.groups;
-        prop_assert!(same, "with: {:#?}without: {:#?}, where {:?} is wrong", lines(&rows, &short), lines(&rows, &long), check(&rows, &long));
+        let (with, without) = (lines(&rows, &short), lines(&rows, &long));
+        prop_assert!(same, "with: {with:#?}without: {without:#?}, where {:?} is wrong", check(&rows, &long));
     }
 
     #[test]
@@ -127,10 +128,10 @@ proptest! {
 proptest! {
     #![proptest_config(cases(384))]
 
-    // Without `proportion` no rule says whose turn it is: two queues may take from each other for ever. With it, one may take back
-    // from another once: who took within its fair share may thereby exceed its quota, and who fell below his quota since (because
-    // others took, too) may then take for that reason (semantics.md §6.6.3); and an elastic gang that grew by `preempt` beyond its
-    // queue's share gives to whom it took from before. What must not be is that this goes on.
+    // Without `proportion` no rule says whose turn it is: two queues may take from each other for ever. With it, one may take
+    // back from another once: who took within its fair share may thereby exceed its quota, and who fell below his quota since
+    // (because others took, too) may then take for that reason (semantics.md §6.6.3); and an elastic gang that grew by `preempt`
+    // beyond its queue's share gives to whom it took from before. What must not be is that this goes on.
     #[test]
     fn rounds_come_to_rest_without_ping_pong(mut draft in full_drafts()) {
         draft.config.plugins.proportion = true;
@@ -147,7 +148,8 @@ proptest! {
                 let pair = [new.asker.min(new.loser), new.asker.max(new.loser)];
                 let turns = turns.entry(pair).or_default();
                 if turns.last().is_none_or(|(_, last)| last.asker != new.asker) {
-                    prop_assert!(turns.last().is_none_or(|(last, _)| *last != round), "both ways at once: {new:?} after {turns:?}");
+                    let apart = turns.last().is_none_or(|(last, _)| *last != round);
+                    prop_assert!(apart, "both ways at once: {new:?} after {turns:?}");
                     turns.push((round, new));
                     prop_assert!(turns.len() <= 2, "to and fro: {turns:?}");
                 }

@@ -21,23 +21,6 @@ pub fn at_least(mask: &mut [u64], column: &[i64], need: i64) {
     }
 }
 
-/// `mask &= (column[i] >= need[i])`. Words without a set bit are skipped.
-/// Measured: 0.21 ns a row, 33 times the reference.
-pub fn at_least_column(mask: &mut [u64], column: &[i64], need: &[i64]) {
-    check_mask(mask, column.len());
-    check_rows(need, column.len());
-    let (blocks, tail) = column.as_chunks::<BLOCK>();
-    let (needs, need_tail) = need.as_chunks::<BLOCK>();
-    for ((word, block), needs) in mask.iter_mut().zip(blocks).zip(needs) {
-        if *word != 0 {
-            *word &= !below(block, vectors(needs));
-        }
-    }
-    if let ([.., word], [_, ..]) = (mask, tail) {
-        *word &= !below(&padded(tail, 0), vectors(&padded(need_tail, 0))) & low_bits(tail.len());
-    }
-}
-
 /// Bit `i` set where `block[i] < needs[i]`.
 #[inline]
 fn below(block: &Block, needs: impl Iterator<Item = i64x4>) -> u64 {

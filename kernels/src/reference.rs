@@ -69,14 +69,6 @@ pub fn at_least(mask: &mut [u64], column: &[i64], need: i64) {
     }
 }
 
-/// See [`crate::fit::at_least_column`].
-pub fn at_least_column(mask: &mut [u64], column: &[i64], need: &[i64]) {
-    for i in 0..mask.len() * 64 {
-        let on = i < column.len() && get(mask, i) && column[i] >= need[i];
-        put(mask, i, on);
-    }
-}
-
 /// See [`crate::fit::copies`].
 pub fn copies(out: &mut [i64], mask: &[u64], column: &[i64], need: i64) {
     for i in 0..column.len() {
@@ -91,40 +83,10 @@ pub fn max(column: &[i64]) -> i64 {
     column.iter().copied().max().unwrap_or(i64::MIN)
 }
 
-/// See [`crate::select::first_at_or_above`].
-#[must_use]
-pub fn first_at_or_above(column: &[i64], value: i64) -> Option<usize> {
-    column.iter().position(|&cell| cell >= value)
-}
-
 /// See [`crate::select::first_equal`].
 #[must_use]
 pub fn first_equal(column: &[i64], value: i64) -> Option<usize> {
     column.iter().position(|&cell| cell == value)
-}
-
-/// See [`crate::select::argmax_first`].
-#[must_use]
-pub fn argmax_first(column: &[i64]) -> Option<(usize, i64)> {
-    let mut best = None;
-    for (i, &cell) in column.iter().enumerate() {
-        if best.is_none_or(|(_, value)| cell > value) {
-            best = Some((i, cell));
-        }
-    }
-    best
-}
-
-/// See [`crate::select::argmax_first_masked`].
-#[must_use]
-pub fn argmax_first_masked(column: &[i64], mask: &[u64]) -> Option<(usize, i64)> {
-    let mut best = None;
-    for (i, &cell) in column.iter().enumerate() {
-        if get(mask, i) && best.is_none_or(|(_, value)| cell > value) {
-            best = Some((i, cell));
-        }
-    }
-    best
 }
 
 /// See [`crate::score::keys`].
@@ -159,22 +121,4 @@ pub fn pack_levels(out: &mut [i64], x: &[i64], top: i64) {
 #[must_use]
 pub fn sum(column: &[i64]) -> i64 {
     crate::scan::saturate(column.iter().map(|&cell| i128::from(cell)).sum())
-}
-
-/// See [`crate::scan::sum_masked`].
-#[must_use]
-pub fn sum_masked(column: &[i64], mask: &[u64]) -> i64 {
-    crate::scan::saturate((0..column.len()).filter(|&i| get(mask, i)).map(|i| i128::from(column[i])).sum())
-}
-
-/// See [`crate::scan::min_max`].
-#[must_use]
-pub fn min_max(column: &[i64]) -> Option<(i64, i64)> {
-    Some((column.iter().copied().min()?, column.iter().copied().max()?))
-}
-
-/// See [`crate::scan::count_at_least`].
-#[must_use]
-pub fn count_at_least(column: &[i64], need: i64) -> usize {
-    column.iter().filter(|&&cell| cell >= need).count()
 }

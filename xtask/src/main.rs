@@ -7,6 +7,7 @@
 
 mod corpus;
 mod e2e;
+mod growth;
 mod repo;
 mod stages;
 mod tidy;
@@ -59,6 +60,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Cycle times of a scenario at several sizes, what was decided, and the slope of log on log (docs/perf/README.md).
+    Growth(growth::Options),
 }
 
 fn main() -> ExitCode {
@@ -80,5 +83,6 @@ fn run() -> anyhow::Result<ExitCode> {
             repo::run(repo.cargo(["bench", "--package", "muster-benches"]).args(arguments))?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Growth(options) => growth::report(&repo, &options),
     }
 }

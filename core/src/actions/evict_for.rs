@@ -17,10 +17,6 @@ use crate::units::Amounts;
 
 /// Gives every gang that waits its one turn to ask.
 pub fn run(plan: &mut Plan<'_>, memory: &mut SearchMemory, action: Action) {
-    let rules = &plan.config.victims;
-    if !rules.search || action == Action::Consolidation && rules.consolidation_jobs_max == Some(0) {
-        return;
-    }
     let (arena, config, card) = (plan.arena, plan.config, plan.tables.nodes.smallest_card);
     let mut eligible = BumpVec::new_in(arena);
     for gang in (0..plan.tables.gangs.queue.len()).map(GangIdx::new).filter(|&gang| is_eligible(plan.tables, gang)) {
@@ -48,6 +44,10 @@ pub fn run(plan: &mut Plan<'_>, memory: &mut SearchMemory, action: Action) {
 
 /// Why a gang that waits does not even line up.
 fn may_not_line_up(plan: &Plan<'_>, gang: GangIdx, action: Action) -> Option<Unhelped> {
+    let rules = &plan.config.victims;
+    if !rules.search || action == Action::Consolidation && rules.consolidation_jobs_max == Some(0) {
+        return Some(Unhelped::SwitchedOff);
+    }
     let times = plan.tables.gangs.times[gang];
     let since = times.evicted.map_or(times.created, |evicted| evicted.max(times.created));
     let left = since.saturating_add(times.preemption_delay).saturating_sub(plan.config.now);

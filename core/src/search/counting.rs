@@ -1,6 +1,6 @@
 //! What can be known without trying: how many pods of each class of a gang could be placed, node by node.
 
-use muster_kernels::mask;
+use muster_kernels::{fit, mask, scan};
 
 use crate::actions::Plan;
 use crate::explain::Unhelped;
@@ -205,8 +205,8 @@ impl Places {
         self.limits.iter().all(|limit| (tables.queues.allocated[limit.queue] - limit.offered).fits(limit.room))
     }
 
-    /// Looks again; whether every class by itself has places enough and no limit stands in the way. If not, the gang cannot start: exact for the relaxation in
-    /// which each class has the cluster to itself.
+    /// Looks again; whether every class by itself has places enough and no limit stands in the way. If not, the gang cannot
+    /// start: exact for the relaxation in which each class has the cluster to itself.
     pub(crate) fn enough_now(&mut self, plan: &Plan<'_>) -> bool {
         self.refresh(plan);
         self.asked.iter().all(|&(at, pods)| self.known[at].sum >= pods) && self.limits_allow(plan.tables)
@@ -313,18 +313,31 @@ impl Need {
         let changes = &tables.nodes.changes;
         let nodes = plan.search.feasible.mask(self.class);
         if self.seen > changes.len() || changes.len() - self.seen > tables.nodes.len() {
-            self.copies.clear();
-            self.copies.resize(tables.nodes.len(), 0);
-            for node in mask::ones(nodes) {
-                self.copies[node] = copies(tables, self.class, NodeIdx::new(node), offered);
-            }
-            self.sum = self.copies.iter().sum();
+            self.fill(tables, nodes, offered);
         } else {
             for &node in &changes[self.seen..] {
                 self.look_at(plan, offered, node);
             }
         }
         self.seen = changes.len();
+    }
+
+    /// Counts all nodes anew: by whole columns where nothing is offered and no parts of cards are asked for.
+    fn fill(&mut self, tables: &Tables, nodes: &[u64], offered: &[i64]) {
+        self.copies.clear();
+        let shared = matches!(tables.classes.kind[self.class], Kind::Shared { .. });
+        if shared || offered.iter().any(|&amount| amount != 0) {
+            self.copies.resize(tables.nodes.len(), 0);
+            for node in mask::ones(nodes) {
+                self.copies[node] = copies(tables, self.class, NodeIdx::new(node), offered);
+            }
+        } else {
+            self.copies.resize(tables.nodes.len(), i64::MAX);
+            for need in tables.classes.needs(self.class) {
+                fit::copies(&mut self.copies, nodes, &tables.nodes.soon[need.dim.at()], need.amount);
+            }
+        }
+        self.sum = scan::sum(&self.copies);
     }
 
     /// Counts one node anew.

@@ -116,6 +116,7 @@ impl SearchMemory {
     pub fn begin(&mut self, plan: &Plan<'_>) {
         self.stream.begin(plan.tables, plan.config);
         self.places.forget();
+        self.donors.forget();
         let card = plan.tables.nodes.smallest_card;
         let next = |gang| next_request(plan.tables, plan.config, gang, card, plan.arena);
         self.simulation.begin(plan.tables, plan.config, next);
@@ -154,8 +155,8 @@ impl SearchMemory {
         self.finish(plan, asker, mark)
     }
 
-    /// Whether anybody may go or move for the asker at all. Where nobody may, it does not get a turn either, even if it fits without:
-    /// that is for `allocate` to decide (semantics.md §6.4.6).
+    /// Whether anybody may go or move for the asker at all. Where nobody may, it does not get a turn either, even if it fits
+    /// without: that is for `allocate` to decide (semantics.md §6.4.6).
     fn somebody_could_go(&mut self, plan: &Plan<'_>, asker: &Asker) -> bool {
         let moves = asker.action == Action::Reclaim && plan.config.victims.consolidating_reclaim;
         let passes =
@@ -192,6 +193,13 @@ impl SearchMemory {
             && let Some(little) = self.stream.too_little(plan, asker, &mut self.places)
         {
             return Err(little);
+        }
+        if plan.config.victims.fewest {
+            if self.find_donors(plan, asker, mark) {
+                return Ok(());
+            }
+            self.start_over(plan);
+            self.places.refresh(plan);
         }
         let found = self.find_prefix(plan, asker);
         if found.is_err() {

@@ -1,9 +1,9 @@
 //! The first sufficient prefix of the stream, and everybody back who is not needed.
 //!
-//! Most of a prefix stands where it does not help. So of each prefix that passes counting those are tried whom counting needs beside
-//! its last unit, without which no prefix was enough; if that comes out well, nobody of them can be given back. If it does not,
-//! those who took their own places again before the asker's turn came are not counted on any more. Small prefixes are tried as a
-//! whole, too, and then each unit is given back by trying without it.
+//! Most of a prefix stands where it does not help. So of each prefix that passes counting those are tried whom counting needs
+//! beside its last unit, without which no prefix was enough; if that comes out well, nobody of them can be given back. If it does
+//! not, those who took their own places again before the asker's turn came are not counted on any more. Small prefixes are tried
+//! as a whole, too, and then each unit is given back by trying without it.
 //!
 //! Counting needs no tables: a unit whose pods hold whole resources is only *offered* until a try needs it told to leave.
 
@@ -76,8 +76,10 @@ impl SearchMemory {
                 self.take_out(plan, asker, self.chosen[at]);
                 self.stream.refuse(plan.tables, gang);
             } else {
+                let ready = plan.statement.mark(plan.tables);
                 self.tell_chosen(plan, asker);
                 if self.try_once(plan, asker) {
+                    self.spare_last(plan, asker, ready);
                     return true;
                 }
                 let returned = self.list_returned(plan);
@@ -93,6 +95,30 @@ impl SearchMemory {
             if !self.places.enough_now(plan) {
                 return false;
             }
+        }
+    }
+
+    /// The last unit was needed beside those that failed before it; it may not be beside these. The log is that of the smaller
+    /// answer if there is one.
+    fn spare_last(&mut self, plan: &mut Plan<'_>, asker: &Asker, ready: Mark) {
+        let last = self.prefix.len() - 1;
+        let unit = self.prefix[last];
+        let needed = !unit.core && self.chosen.iter().any(|&at| self.prefix[at].gang == unit.gang && self.prefix[at].core);
+        if self.chosen.len() < 2 || needed {
+            return;
+        }
+        plan.statement.rollback(plan.tables, ready);
+        self.chosen.pop();
+        if unit.told {
+            self.keep(plan, asker, unit);
+        }
+        self.tell_chosen(plan, asker);
+        if !self.try_once(plan, asker) {
+            plan.statement.rollback(plan.tables, ready);
+            self.chosen.push(last);
+            self.tell_chosen(plan, asker);
+            let again = self.try_once(plan, asker);
+            assert!(again, "what was tried once comes out the same");
         }
     }
 
@@ -251,8 +277,8 @@ impl SearchMemory {
         good
     }
 
-    /// Keeps every told unit for which `good` holds while it is kept, the last one first; `good` gets its place in the list before.
-    /// No gang is left below its minimum: a pod above it is not kept while the rest has to go.
+    /// Keeps every told unit for which `good` holds while it is kept, the last one first; `good` gets its place in the list
+    /// before. No gang is left below its minimum: a pod above it is not kept while the rest has to go.
     pub(super) fn keep_where(
         &mut self,
         plan: &mut Plan<'_>,

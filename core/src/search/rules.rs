@@ -85,9 +85,9 @@ fn saturated(plan: &Plan<'_>, asker: &Asker, ours: QueueIdx, theirs: QueueIdx) -
     })
 }
 
-/// Whether the queues that give to an asker may lose less than it wants beyond what is free: each may only lose as long as it is served
-/// further than the asker's queue beside it (semantics.md §6.6.3, the test of ratios). Exact for the relaxation in which GPUs are one
-/// heap and each level of queues is looked at by itself.
+/// Whether the queues that give to an asker may lose less than it wants beyond what is free: each may only lose as long as it is
+/// served further than the asker's queue beside it (semantics.md §6.6.3, the test of ratios). Exact for the relaxation in which
+/// GPUs are one heap and each level of queues is looked at by itself.
 #[must_use]
 pub fn give_too_little(plan: &Plan<'_>, asker: &Asker, leaves: &[QueueIdx]) -> Option<Unhelped> {
     let tables = &*plan.tables;
@@ -384,8 +384,9 @@ fn is_lost(plan: &Plan<'_>, pod: PodIdx) -> bool {
     !plan.config.victims.consolidating_reclaim || !is_active(plan.tables.pods.status[pod])
 }
 
-/// What a unit takes from its queues, piece by piece in the way that reclaim tests it: each pod above the minimum of its pod set by
-/// itself, then what the minimum of all pod sets holds in one piece (semantics.md §6.6.3). Whether `take` was content with all.
+/// What a unit takes from its queues, piece by piece in the way that reclaim tests it: each pod above the minimum of its pod set
+/// by itself, then what the minimum of all pod sets holds in one piece (semantics.md §6.6.3). Whether `take` was content with
+/// all.
 fn vectors(
     plan: &Plan<'_>,
     unit: &Unit,

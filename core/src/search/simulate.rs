@@ -117,10 +117,9 @@ impl Simulation {
                 self.playing[queue].push(turn(tables, config, gang));
             }
         }
-        for &gang in &self.gangs {
-            let queue = tables.gangs.queue[gang].expect("whoever plays has a queue");
+        for line in self.playing.as_mut_slice().iter_mut().filter(|line| line.len() > 1) {
             // Last first, to be popped from the end.
-            self.playing[queue].sort_unstable_by_key(|&turn| Reverse(turn));
+            line.sort_unstable_by_key(|&turn| Reverse(turn));
         }
         self.at.reset(queues, 0);
         for queue in self.waiting.indices() {

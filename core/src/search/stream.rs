@@ -58,6 +58,8 @@ const REFUSALS_MAX: u32 = 8;
 pub struct Stream {
     leaves: Col<QueueIdx, Leaf>,
     is_listed: Col<GangIdx, bool>,
+    /// Those that were listed since the action began.
+    late: Vec<GangIdx>,
     best: Col<QueueIdx, Option<GangIdx>>,
     standing: Col<QueueIdx, Option<Standing>>,
     /// What the queue held when this search began.
@@ -94,6 +96,7 @@ impl Stream {
             leaf.from = 0;
         }
         self.is_listed.reset(tables.gangs.queue.len(), false);
+        self.late.clear();
         for gang in (0..tables.gangs.queue.len()).map(GangIdx::new) {
             let Ok(queue) = tables.gangs.queue[gang] else { continue };
             if tables.gangs.preemptible[gang] && tables.queues.is_leaf(queue) && tables.gangs.active(gang) > 0 {
@@ -111,6 +114,7 @@ impl Stream {
         let Ok(queue) = tables.gangs.queue[gang] else { return };
         if tables.gangs.preemptible[gang] && !std::mem::replace(&mut self.is_listed[gang], true) {
             self.leaves[queue].fresh.push(gang);
+            self.late.push(gang);
         }
     }
 
@@ -175,6 +179,16 @@ impl Stream {
     pub(crate) fn won(&mut self, tables: &Tables, unit: Unit, pods: &[PodIdx]) {
         let Ok(leaf) = tables.gangs.queue[unit.gang] else { return };
         self.taken[leaf] += unit.of(pods).iter().fold(Amounts::ZERO, |sum, &pod| sum + rules::held_before(tables, pod));
+    }
+
+    /// Who could go for this asker.
+    pub(crate) const fn victims(&self) -> &Victims {
+        &self.victims
+    }
+
+    /// Gangs that became possible victims since the action began.
+    pub(crate) fn listed_late(&self) -> &[GangIdx] {
+        &self.late
     }
 
     /// Whether any leaf gives for this asker.
@@ -281,6 +295,12 @@ impl Stream {
 
     /// Why nobody gives for the asker.
     pub(crate) fn nobody(&self, plan: &Plan<'_>, asker: &Asker) -> Unhelped {
+        let listed = self.victims.leaves.iter().flat_map(|&leaf| &self.leaves[leaf].listed[self.leaves[leaf].from..]);
+        let could_go = listed.filter(|(.., gang)| may_be_victim(plan.tables, asker, *gang));
+        let protected = could_go.filter(|(.., gang)| rules::is_protected(plan, asker, *gang)).count();
+        if protected > 0 {
+            return Unhelped::Protected { gangs: u32::try_from(protected).unwrap_or(u32::MAX) };
+        }
         if !self.passed_over {
             return Unhelped::Nobody;
         }
@@ -525,5 +545,6 @@ pub(crate) fn can_go(tables: &Tables, pod: PodIdx) -> bool {
     is_active(tables.pods.status[pod])
         && tables.pods.node[pod].is_some()
         && tables.pods.leaves[pod].is_none()
+        && !tables.pods.told[pod]
         && tables.pods.subgroup[pod].is_some()
 }

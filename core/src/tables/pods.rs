@@ -59,6 +59,8 @@ pub struct Pods {
     pub leaves: Col<PodIdx, Option<Left>>,
     /// Where it was before the turn that is being tried told it to leave. Written by the statement.
     pub evicted_from: Col<PodIdx, Option<Placement>>,
+    /// It was told to leave in this cycle, by a turn that stands: nobody leaves twice. Written by the statement.
+    pub told: Col<PodIdx, bool>,
     /// Shared GPUs of all pods; grows during a cycle. Written by the statement.
     pub group_list: Vec<GroupIdx>,
     /// The pods of a pod set in the order in which they are served, a range of `queue_list`. Fixed.
@@ -81,6 +83,7 @@ impl Pods {
             self.groups.push(row.groups);
             self.leaves.push(None);
             self.evicted_from.push(None);
+            self.told.push(false);
         }
         self.group_list.clone_from(&rows.pod_groups);
         self.line_up(rows);
@@ -168,6 +171,7 @@ impl Pods {
     /// A cycle begins: everybody has to be looked at.
     pub(crate) fn line_up_again(&mut self) {
         self.waiting_from.as_mut_slice().fill(0);
+        self.told.as_mut_slice().fill(false);
     }
 }
 

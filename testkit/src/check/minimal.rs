@@ -1,6 +1,6 @@
 //! Nobody leaves for nothing (architecture.md, "Decisions" 2, the last step: whoever is not needed is given back).
 //!
-//! What is checked, for askers whose pods are alike and share no cards, so that a try that can place them does:
+//! What is checked, for askers of one pod set whose pods are alike and share no cards, so that a try that can place them does:
 //!
 //! * with all victims of the batch where they were, the asker cannot be where it was placed: some node, card or limit would be
 //!   exceeded. This holds for every action, since without victims nobody else is in the line;
@@ -52,7 +52,8 @@ fn is_alike(after: &After<'_>, batch: &Batch, asker: GangIdx) -> bool {
     let mine = |pod: &PodIdx| after.rows.pods[*pod].gang == Some(asker);
     let classes: BTreeSet<ClassIdx> = batch.placed.iter().filter(|pod| mine(pod)).map(|&pod| after.class(pod)).collect();
     let whole = |class: ClassIdx| matches!(after.rows.classes[class].gpu, GpuRequest::None | GpuRequest::Whole(_));
-    classes.len() == 1 && classes.into_iter().all(whole)
+    // With several pod sets it depends on the victims which of them take their step.
+    classes.len() == 1 && classes.into_iter().all(whole) && after.rows.gangs[asker].subgroups.len() == 1
 }
 
 /// What of a gang could have stayed by itself.

@@ -1,8 +1,8 @@
 //! Every gang with pods that wait is listed with reasons, no other is, and what the reasons say is so.
 //!
 //! Reasons are written when a gang's turn fails, or against what `allocate` leaves; what is free can only have become less by
-//! then. So an amount that a reason gives is held against the end of the cycle exactly where it was looked up at the end, and as a
-//! bound elsewhere. Where other actions decided something since, amounts are not compared.
+//! then. So an amount that a reason gives is held against the end of the cycle exactly where it was looked up at the end, and as
+//! a bound elsewhere. Where other actions decided something since, amounts are not compared.
 
 use muster_core::config::Action;
 use muster_core::explain::{Bound, Nearest, Reason, Refusal, Scarce, Shortage, Tally};
@@ -23,7 +23,7 @@ pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
         let waiting = after.rows.gangs[gang]
             .pods
             .iter()
-            .filter(|&pod| matches!(after.pods[pod].status, PodStatus::Pending | PodStatus::Gated));
+            .filter(|&pod| matches!(after.pods[pod].status, PodStatus::Pending | PodStatus::Gated) || lost_its_place(after, pod));
         let waiting = waiting.count();
         if waiting == 0 {
             continue;
@@ -63,6 +63,10 @@ fn is_so(after: &After<'_>, kept: &[Used], gang: GangIdx, reason: &Reason) -> Ve
         Reason::BackedOff => must(row.backed_off, || "it did not back off".into()),
         Reason::ActionNotRun(action) => {
             must(action == Action::Allocate && !after.rows.config.actions.contains(&action), || "the action ran".into())
+        }
+        Reason::TakenBack { pods } => {
+            let is = after.rows.gangs[gang].pods.iter().filter(|&pod| lost_its_place(after, pod)).count();
+            must(is == pods as usize && is > 0, || format!("{is} pods lost the place that they got"))
         }
         Reason::OneStep => must(got_more_later(after, gang), || "no action but allocate gave it anything".into()),
         Reason::NotHelped { action, .. } => must(after.rows.config.actions.contains(&action), || "the action did not run".into()),
@@ -106,6 +110,11 @@ fn threshold(after: &After<'_>, gang: GangIdx, set: Option<SubgroupIdx>) -> u32 
         Some(SubgroupKind::PodSet { min }) => min,
         None => after.rows.gangs[gang].required,
     }
+}
+
+/// Whether a pod was given a place in this cycle and told to leave it again: it never started, so it waits.
+fn lost_its_place(after: &After<'_>, pod: PodIdx) -> bool {
+    after.pods[pod].status == PodStatus::Releasing && after.rows.pods[pod].status == PodStatus::Pending
 }
 
 fn waiting(after: &After<'_>, gang: GangIdx, good: impl Fn(PodIdx) -> bool) -> u32 {

@@ -80,6 +80,7 @@ fn victim_rules() -> impl Strategy<Value = VictimRules> {
                 simulations_max: tries,
                 evictions_max: brakes[0],
                 queue_evictions_max: brakes[1],
+                fewest: false,
                 shortcuts: true,
             }
         })
