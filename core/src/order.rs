@@ -126,16 +126,20 @@ impl Order {
 
     /// The queue that is served first among siblings; `None` if none of them has a gang in line.
     fn first(&self, config: &Config, siblings: &[QueueIdx]) -> Option<QueueIdx> {
-        let mut first: Option<(QueueIdx, &Standing)> = None;
-        for &queue in siblings {
-            let Some(standing) = &self.standing[queue] else { continue };
-            let better = first.is_none_or(|(_, best)| config.plugins.proportion && standing.before(best) == Ordering::Less);
-            if better {
-                first = Some((queue, standing));
-            }
-        }
-        first.map(|(queue, _)| queue)
+        first(&self.standing, config, siblings)
     }
+}
+
+/// The queue that is served first among siblings of which some stand in line; without plugin `proportion` the first one.
+pub(crate) fn first(standing: &Col<QueueIdx, Option<Standing>>, config: &Config, siblings: &[QueueIdx]) -> Option<QueueIdx> {
+    let mut first: Option<(QueueIdx, &Standing)> = None;
+    for &queue in siblings {
+        let Some(standing) = &standing[queue] else { continue };
+        if first.is_none_or(|(_, best)| config.plugins.proportion && standing.before(best) == Ordering::Less) {
+            first = Some((queue, standing));
+        }
+    }
+    first.map(|(queue, _)| queue)
 }
 
 pub(crate) fn turn(tables: &Tables, config: &Config, gang: GangIdx) -> Turn {

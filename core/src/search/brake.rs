@@ -38,7 +38,7 @@ impl Brake {
             return None;
         }
         let tables = &*plan.tables;
-        let stays = |pod: PodIdx| tables.pods.evicted_from[pod].is_none_or(|home| home == tables.pods.placement(pod));
+        let stays = |pod: PodIdx| tables.pods.evicted_from[pod].is_none() || tables.pods.is_home(pod);
         self.refuses_all(tables, plan.config, pods.copied().filter(|&pod| !stays(pod)))
     }
 

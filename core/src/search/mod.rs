@@ -251,12 +251,12 @@ impl SearchMemory {
 
     /// The asker starts: the turn stands, with the rule that allowed each eviction, unless the brake holds.
     fn finish(&mut self, plan: &mut Plan<'_>, asker: &Asker, mark: Mark) -> Result<(), Unhelped> {
-        self.explain(plan, asker);
-        let least = if self.units.is_empty() { 0 } else { self.least_evictions(plan, asker, mark) };
         if let Some(braked) = self.brake.refuses(plan, self.units.iter().flat_map(|unit| unit.of(&self.unit_pods))) {
             plan.statement.rollback(plan.tables, mark);
             return Err(braked);
         }
+        self.explain(plan, asker);
+        let least = if self.units.is_empty() { 0 } else { self.least_evictions(plan, asker, mark) };
         plan.statement.settle_since(plan.tables, mark);
         self.stream.list(plan.tables, asker.gang);
         let mut batch =

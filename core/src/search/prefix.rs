@@ -203,9 +203,7 @@ impl SearchMemory {
 
     /// Leaves in `chosen` those who were offered and have their own places again; whether there are any.
     fn list_returned(&mut self, plan: &Plan<'_>) -> bool {
-        let pods = &plan.tables.pods;
-        let at_home =
-            |unit: &Unit| unit.of(&self.unit_pods).iter().all(|&pod| pods.evicted_from[pod] == Some(pods.placement(pod)));
+        let at_home = |unit: &Unit| unit.of(&self.unit_pods).iter().all(|&pod| plan.tables.pods.is_home(pod));
         let (chosen, prefix) = (&mut self.chosen, &self.prefix);
         chosen.retain(|&at| !prefix[at].told && at_home(&prefix[at]));
         !chosen.is_empty()
@@ -233,10 +231,9 @@ impl SearchMemory {
             self.go_back(plan, before);
             return false;
         }
-        let pods = &plan.tables.pods;
-        let stays = |pod: &crate::index::PodIdx| pods.evicted_from[*pod] == Some(pods.placement(*pod));
+        let at_home = |unit: &Unit| unit.of(&self.unit_pods).iter().all(|&pod| plan.tables.pods.is_home(pod));
         self.stayed.clear();
-        self.stayed.extend(self.units.iter().map(|unit| unit.of(&self.unit_pods).iter().all(stays)));
+        self.stayed.extend(self.units.iter().map(at_home));
         plan.statement.rollback(plan.tables, told);
         self.units.iter_mut().for_each(|unit| unit.told = true);
         self.places.clear_offers(plan);

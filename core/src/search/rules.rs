@@ -50,25 +50,27 @@ impl Ledger {
     #[must_use]
     pub fn may_take(&self, tables: &Tables, asker: &Asker, leaf: QueueIdx) -> Option<Why> {
         let (ours, theirs) = tables.queues.parting(asker.queue, leaf);
-        let queues = &tables.queues;
-        let left = self.left[theirs];
-        let above = |bound: Amounts| {
-            let resource = Resource::ALL.into_iter().rev().find(|&r| left[r] > bound[r] && bound[r] != UNLIMITED)?;
-            Some(Bound { queue: theirs, resource, bound: bound[resource], held: left[resource], asked: asker.asks[resource] })
-        };
-        if let Some(bound) = above(share_of(tables, theirs)) {
-            return Some(Why::AboveShare(bound));
-        }
-        let within_quota = (self.start[ours] + asker.asks).fits(queues.quota[ours]);
-        above(queues.quota[theirs]).filter(|_| within_quota).map(Why::AboveQuota)
+        may_take(tables, asker, (ours, self.start[ours]), (theirs, self.left[theirs]))
     }
 }
 
-/// The same test for the first victim.
-fn may_lose(tables: &Tables, asker: &Asker, ours: QueueIdx, theirs: QueueIdx, left: Amounts) -> bool {
+/// [`Ledger::may_take`], given the queues at the parting level and what they hold.
+fn may_take(
+    tables: &Tables,
+    asker: &Asker,
+    (ours, start): (QueueIdx, Amounts),
+    (theirs, left): (QueueIdx, Amounts),
+) -> Option<Why> {
     let queues = &tables.queues;
-    let within_quota = (queues.allocated[ours] + asker.asks).fits(queues.quota[ours]);
-    !left.fits(share_of(tables, theirs)) || within_quota && !left.fits(queues.quota[theirs])
+    let above = |bound: Amounts| {
+        let resource = Resource::ALL.into_iter().rev().find(|&r| left[r] > bound[r] && bound[r] != UNLIMITED)?;
+        Some(Bound { queue: theirs, resource, bound: bound[resource], held: left[resource], asked: asker.asks[resource] })
+    };
+    if let Some(bound) = above(share_of(tables, theirs)) {
+        return Some(Why::AboveShare(bound));
+    }
+    let within_quota = (start + asker.asks).fits(queues.quota[ours]);
+    above(queues.quota[theirs]).filter(|_| within_quota).map(Why::AboveQuota)
 }
 
 /// Whether the asker's queue would be served beyond its share and at least as far as the one beside it, whatever is taken: then
@@ -212,26 +214,21 @@ pub fn over_limit(tables: &Tables, asker: &Asker) -> Option<Unhelped> {
     })
 }
 
-/// Whether reclaim looks at the victims of a leaf at all: semantics.md §6.6.2, and by §6.6.3 the first of them may be lost and
-/// the asker's queue can stay fair to theirs.
+/// Whether of a leaf that reclaim looks at the first victim may be lost, and the asker's queue can stay fair to theirs
+/// (semantics.md §6.6.3).
 #[must_use]
 pub fn leaf_gives(plan: &Plan<'_>, asker: &Asker, leaf: QueueIdx) -> bool {
-    let (ours, theirs) = plan.tables.queues.parting(asker.queue, leaf);
-    may_look_at(plan.tables, asker, ours, theirs)
-        && may_lose(plan.tables, asker, ours, theirs, plan.tables.queues.allocated[theirs])
+    let queues = &plan.tables.queues;
+    let (ours, theirs) = queues.parting(asker.queue, leaf);
+    may_take(plan.tables, asker, (ours, queues.allocated[ours]), (theirs, queues.allocated[theirs])).is_some()
         && saturated(plan, asker, ours, theirs).is_none()
 }
 
 /// Whether reclaim looks at the victims of a leaf at all (semantics.md §6.6.2), to lose or to move them.
 #[must_use]
 pub fn leaf_may_be_looked_at(tables: &Tables, asker: &Asker, leaf: QueueIdx) -> bool {
-    let (ours, theirs) = tables.queues.parting(asker.queue, leaf);
-    may_look_at(tables, asker, ours, theirs)
-}
-
-/// Semantics.md §6.6.2.
-fn may_look_at(tables: &Tables, asker: &Asker, ours: QueueIdx, theirs: QueueIdx) -> bool {
     let queues = &tables.queues;
+    let (ours, theirs) = queues.parting(asker.queue, leaf);
     let held = queues.allocated[theirs];
     if !(queues.allocated[ours] + asker.asks).fits(queues.quota[ours]) {
         return !held.fits(share_of(tables, theirs));
@@ -284,7 +281,7 @@ fn below_common(tables: &Tables, asker: QueueIdx, victim: QueueIdx) -> QueueIdx 
 pub(crate) fn allow(plan: &Plan<'_>, asker: &Asker, ledger: &mut Ledger, units: &[Unit], pods: &[PodIdx]) -> bool {
     let placed = |pod: &PodIdx| is_active(plan.tables.pods.status[*pod]);
     match asker.action {
-        Action::Consolidation => units.iter().all(|unit| pods[unit.pods.0..unit.pods.1].iter().all(placed)),
+        Action::Consolidation => units.iter().all(|unit| unit.of(pods).iter().all(placed)),
         Action::Reclaim if plan.config.plugins.proportion => reclaim_is_fair(plan, asker, ledger, units, pods),
         _ => true,
     }
@@ -296,23 +293,28 @@ fn reclaim_is_fair(plan: &Plan<'_>, asker: &Asker, ledger: &mut Ledger, units: &
     let tables = &*plan.tables;
     ledger.rewind();
     for unit in units {
-        let Ok(leaf) = tables.gangs.queue[unit.gang] else { continue };
-        let good = vectors(
-            plan,
-            unit,
-            pods,
-            |pod| is_lost(plan, pod),
-            |amount| {
-                let may = ledger.may_take(tables, asker, leaf).is_some();
-                ledger.take(tables, leaf, amount);
-                may
-            },
-        );
-        if !good {
+        if !take(plan, asker, ledger, unit, pods, |pod| is_lost(plan, pod)) {
             return false;
         }
     }
     tables.queues.ancestors(asker.queue).all(|queue| level_is_fair(plan, asker, ledger, queue))
+}
+
+/// Takes from the ledger what those pods of a unit hold that count; whether each piece may be taken.
+fn take(
+    plan: &Plan<'_>,
+    asker: &Asker,
+    ledger: &mut Ledger,
+    unit: &Unit,
+    pods: &[PodIdx],
+    counts: impl Fn(PodIdx) -> bool,
+) -> bool {
+    let Ok(leaf) = plan.tables.gangs.queue[unit.gang] else { return true };
+    vectors(plan, unit, pods, counts, |amount| {
+        let may = ledger.may_take(plan.tables, asker, leaf).is_some();
+        ledger.take(plan.tables, leaf, amount);
+        may
+    })
 }
 
 /// By which rule a unit goes; what it loses is taken off the ledger.
@@ -357,19 +359,7 @@ pub(crate) fn first_protected(
     let tables = &*plan.tables;
     ledger.rewind();
     for (at, unit) in units.iter().enumerate() {
-        let Ok(leaf) = tables.gangs.queue[unit.gang] else { continue };
-        let good = vectors(
-            plan,
-            unit,
-            pods,
-            |_| true,
-            |amount| {
-                let may = ledger.may_take(tables, asker, leaf).is_some();
-                ledger.take(tables, leaf, amount);
-                may
-            },
-        );
-        if !good {
+        if !take(plan, asker, ledger, unit, pods, |_| true) {
             return Some(at);
         }
     }

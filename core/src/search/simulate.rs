@@ -4,13 +4,13 @@
 //! All gangs that wait in the queues of these stand in the line too, since a queue is compared with others by the gang at its
 //! head; they are passed over when their turn comes. Queues where nobody plays do not matter to anyone and are left out.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 
 use crate::actions::Plan;
 use crate::bounds;
 use crate::config::Config;
 use crate::index::{Col, GangIdx, Idx, QueueIdx};
-use crate::order::{Standing, Turn, turn};
+use crate::order::{Standing, Turn, first, turn};
 use crate::place::gang::{Attempt, next_request};
 use crate::search::{Asker, asks};
 use crate::tables::Tables;
@@ -160,7 +160,7 @@ impl Simulation {
         } else if tables.queues.is_leaf(queue) {
             self.first_of(plan, queue)
         } else {
-            self.first(plan.config, tables.queues.children_of(queue)).and_then(|child| self.best[child])
+            first(&self.standing, plan.config, tables.queues.children_of(queue)).and_then(|child| self.best[child])
         };
         self.standing[queue] = self.best[queue].map(|(_, asks)| Standing::of(tables, queue, asks));
     }
@@ -195,9 +195,9 @@ impl Simulation {
     }
 
     fn pop(&mut self, plan: &Plan<'_>) -> Option<(QueueIdx, GangIdx)> {
-        let mut queue = self.first(plan.config, &plan.tables.queues.roots)?;
+        let mut queue = first(&self.standing, plan.config, &plan.tables.queues.roots)?;
         while !plan.tables.queues.is_leaf(queue) {
-            queue = self.first(plan.config, plan.tables.queues.children_of(queue))?;
+            queue = first(&self.standing, plan.config, plan.tables.queues.children_of(queue))?;
         }
         let (gang, _) = self.best[queue]?;
         if self.playing[queue].last().is_some_and(|&(.., last)| last == gang) {
@@ -210,17 +210,6 @@ impl Simulation {
             self.at[queue] = other.min(turn).max(at + 1);
         }
         Some((queue, gang))
-    }
-
-    fn first(&self, config: &Config, siblings: &[QueueIdx]) -> Option<QueueIdx> {
-        let mut first: Option<(QueueIdx, &Standing)> = None;
-        for &queue in siblings {
-            let Some(standing) = &self.standing[queue] else { continue };
-            if first.is_none_or(|(_, best)| config.plugins.proportion && standing.before(best) == Ordering::Less) {
-                first = Some((queue, standing));
-            }
-        }
-        first.map(|(queue, _)| queue)
     }
 }
 

@@ -140,6 +140,12 @@ impl Pods {
         line[from..].iter().copied().filter(|&pod| self.is_waiting(pod))
     }
 
+    /// Whether a pod that was told to leave in this turn has its own place again.
+    #[must_use]
+    pub fn is_home(&self, pod: PodIdx) -> bool {
+        self.evicted_from[pod] == Some(self.placement(pod))
+    }
+
     /// Whether a pod looks for a place: it has none, or it was told to leave the one it had in the turn that is being tried.
     #[must_use]
     pub fn is_waiting(&self, pod: PodIdx) -> bool {
