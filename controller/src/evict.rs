@@ -155,8 +155,9 @@ impl Evictor {
     /// The condition that tells a pod's owner that it was not its fault.
     async fn announce(&self, leave: &Leave) {
         let pods: Api<Pod> = Api::namespaced(self.committer.client.clone(), &leave.pod.namespace);
-        let patch = json!({"metadata": {"uid": leave.uid}, "status": {"conditions": [{"type": "DisruptionTarget", "status": "True",
-            "reason": "PreemptionByScheduler", "message": message(leave), "lastTransitionTime": Timestamp::now().to_string()}]}});
+        let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+            "message": message(leave), "lastTransitionTime": Timestamp::now().to_string()});
+        let patch = json!({"metadata": {"uid": leave.uid}, "status": {"conditions": [condition]}});
         let parameters = PatchParams::default();
         let written = self
             .committer

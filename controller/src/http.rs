@@ -4,9 +4,10 @@
 //! |---|---|---|
 //! | metrics | `/metrics` | everybody |
 //! | health | `/healthz`, `/readyz` | everybody |
-//! | inspect | `/explain`, `/get-job-order`, `/get-snapshot` | on loopback everybody there; else who has a token that the API server accepts and may `get` the path as a non-resource URL |
+//! | inspect | `/explain`, `/get-job-order`, `/get-snapshot` | on loopback everybody there; else whom the API server lets |
 //!
-//! The last row shows tenants' objects.
+//! The last row shows tenants' objects: beyond loopback it takes a token that the API server accepts, of somebody who may `get`
+//! the path as a non-resource URL.
 
 use std::convert::Infallible;
 use std::sync::Arc;

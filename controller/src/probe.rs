@@ -7,9 +7,9 @@ use anyhow::{Result, bail};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use tokio::sync::Notify;
 
 use crate::commit::lock;
+use crate::run::Stop;
 
 const PERIOD: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -22,7 +22,6 @@ const UNAUTHORIZED_MAX: u32 = 3;
 #[derive(Clone, Debug, Default)]
 pub struct Probe {
     state: Arc<Mutex<State>>,
-    end: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
@@ -32,11 +31,11 @@ struct State {
 }
 
 impl Probe {
-    /// Asks again and again.
+    /// Asks again and again until told to stop.
     ///
     /// # Errors
     /// If the server does not accept who we are, for good.
-    pub async fn watch(&self, client: &Client) -> Result<()> {
+    pub async fn watch(&self, client: &Client, stop: &Stop) -> Result<()> {
         let api: Api<SelfSubjectReview> = Api::all(client.clone());
         let mut unauthorized = 0;
         loop {
@@ -58,14 +57,9 @@ impl Probe {
             }
             tokio::select! {
                 () = tokio::time::sleep(PERIOD) => {}
-                () = self.end.notified() => return Ok(()),
+                () = stop.stopped() => return Ok(()),
             }
         }
-    }
-
-    /// Ends [`Probe::watch`].
-    pub fn end(&self) {
-        self.end.notify_one();
     }
 
     /// Why we are not ready, if so.

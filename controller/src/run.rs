@@ -263,8 +263,8 @@ pub async fn run(config: Config, options: Options, stop: Stop) -> Result<()> {
     let mut helpers = JoinSet::new();
     http::serve(&context, &probe, &mut helpers).await?;
     let mut roles = JoinSet::new();
-    let (probed, watched) = (probe.clone(), context.client.clone());
-    roles.spawn(async move { ("connection", probed.watch(&watched).await) });
+    let (client, stopped) = (context.client.clone(), context.stop.clone());
+    roles.spawn(async move { ("connection", probe.watch(&client, &stopped).await) });
     for &role in &context.options.roles {
         // All others do nothing but write.
         if !context.options.observe || role == Role::Scheduler {
@@ -282,8 +282,7 @@ pub async fn run(config: Config, options: Options, stop: Stop) -> Result<()> {
     stopper.stop();
     tracing::info!("ends");
     let all = async { while roles.join_next().await.is_some() {} };
-    // The connection's watch has no end of its own.
-    let _ = tokio::time::timeout(LAST_WORDS, async { tokio::join!(all, std::future::ready(probe.end())) }).await;
+    let _ = tokio::time::timeout(LAST_WORDS, all).await;
     ended
 }
 

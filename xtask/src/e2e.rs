@@ -33,7 +33,7 @@ pub(crate) fn stage(repo: &Repo) -> Result<Verdict> {
 }
 
 fn tests(repo: &Repo, arguments: &Arguments) -> Result<Verdict> {
-    if !answers(&mut repo.program("go").arg("version")) {
+    if !answers(repo.program("go").arg("version")) {
         bail!(
             "Go is missing. These tests build etcd, kube-apiserver, kube-controller-manager, kubectl and kwok with it.\n\
              Install Go 1.26 or newer (https://go.dev/dl) and make sure that `go` is on the PATH."

@@ -94,7 +94,8 @@ pub(crate) fn a_burst_of_halves(shared: &Shared) -> Result<()> {
     let mut objects = group("half", "default-queue", "", 16, 1, false);
     for pod in &mut objects[1..] {
         pod["metadata"]["annotations"]["gpu-fraction"] = json!("0.5");
-        pod["metadata"]["annotations"]["runai/shared-gpu-configmap"] = json!(format!("{}-gpu", pod["metadata"]["name"].as_str().unwrap_or("p")));
+        pod["metadata"]["annotations"]["runai/shared-gpu-configmap"] =
+            json!(format!("{}-gpu", pod["metadata"]["name"].as_str().unwrap_or("p")));
         pod["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "1"}});
     }
     create(&cluster, objects)?;
