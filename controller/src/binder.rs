@@ -22,12 +22,13 @@ use muster_api::names::ObjectName;
 use muster_api::sharing::{self, NUMA_PREDICTED, RECEIVED_TYPE};
 use serde_json::json;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::announce::Announcer;
 use crate::binder_known::{Known, Request};
 use crate::binder_report::Reporter;
-use crate::calls::{Trouble, read, write};
+use crate::calls::{Failed, Writer, read, settled};
+use crate::events::Events;
 use crate::lease::Lead;
 use crate::reservations::{Reservations, Unheld};
 use crate::run::{Context, Options, Stop};
@@ -57,7 +58,7 @@ struct Failures {
 
 struct Binder {
     client: Client,
-    lead: Lead,
+    writer: Writer,
     known: Arc<Known>,
     reservations: Reservations,
     reporter: Reporter,
@@ -82,9 +83,9 @@ enum Unbound {
     Unclear(String),
 }
 
-impl From<Trouble> for Unbound {
-    fn from(trouble: Trouble) -> Self {
-        if trouble.is_refusal() { Self::Failed(trouble.to_string()) } else { Self::Unclear(trouble.to_string()) }
+impl From<Failed> for Unbound {
+    fn from(failed: Failed) -> Self {
+        if failed.is_final() { Self::Failed(failed.to_string()) } else { Self::Unclear(failed.to_string()) }
     }
 }
 
@@ -92,7 +93,7 @@ impl From<Unheld> for Unbound {
     fn from(unheld: Unheld) -> Self {
         match unheld {
             Unheld::Refused(said) => Self::Failed(said),
-            Unheld::Trouble(trouble) => trouble.into(),
+            Unheld::Failed(failed) => failed.into(),
             Unheld::Passing(said) => Self::Unclear(said),
         }
     }
@@ -115,7 +116,9 @@ pub async fn serve(client: Client, lead: Lead, stop: Stop, options: &Options) ->
         stop.stopped().await;
         return Ok(());
     }
-    let binder = Arc::new(Binder::new(client, lead, options));
+    let (writer, mut tasks) = (Writer::new(lead, stop.clone()), JoinSet::new());
+    let events = Events::start(client.clone(), "binder", &writer, &mut tasks);
+    let binder = Arc::new(Binder::new(client, writer, events, options));
     let (pods, requests) = (watch::channel(false), watch::channel(false));
     let told = |kind: Watched, listed: watch::Sender<bool>| {
         let (binder, client) = (Arc::clone(&binder), binder.client.clone());
@@ -152,22 +155,21 @@ pub async fn serve(client: Client, lead: Lead, stop: Stop, options: &Options) ->
 }
 
 impl Binder {
-    fn new(client: Client, lead: Lead, options: &Options) -> Self {
+    fn new(client: Client, writer: Writer, events: Events, options: &Options) -> Self {
         let known = Arc::new(Known::new());
-        let announcer = Arc::new(Announcer::new(client.clone(), lead.clone(), "binder"));
         let reservations = Reservations {
             client: client.clone(),
-            lead: lead.clone(),
+            writer: writer.clone(),
             known: Arc::clone(&known),
             settings: options.reservation.clone(),
-            announcer: Arc::clone(&announcer),
+            events: events.clone(),
             spare: options.pause_evictions,
             locks: Mutex::default(),
         };
         Self {
-            reporter: Reporter { client: client.clone(), lead: lead.clone(), announcer },
+            reporter: Reporter { client: client.clone(), writer: writer.clone(), events },
             client,
-            lead,
+            writer,
             known,
             reservations,
             speaking: Semaphore::new(MOST_SPEAKING),
@@ -249,13 +251,13 @@ impl Binder {
                 self.lock_failures().remove(&key);
                 match self.reporter.succeeded(&request, &pod).await {
                     Ok(()) => Ended::Done,
-                    Err(trouble) => again(request, &trouble.to_string()),
+                    Err(failed) => again(request, &failed.to_string()),
                 }
             }
             Err(Unbound::Moot) => Ended::Done,
             Err(Unbound::Stale) => match self.withdraw(&request).await {
                 Ok(()) => Ended::Done,
-                Err(trouble) => again(request, &trouble.to_string()),
+                Err(failed) => again(request, &failed.to_string()),
             },
             Err(Unbound::Unclear(said)) => again(request, &said),
             Err(Unbound::Elsewhere(said)) => self.fail(request, &said, false).await,
@@ -270,8 +272,8 @@ impl Binder {
     async fn fail(&self, request: Arc<Request>, said: &str, tell_pod: bool) -> Ended<Arc<Request>> {
         let attempts = request.failed_attempts.saturating_add(1);
         tracing::warn!(request = %request.name, node = request.node(), attempts, said, "not bound");
-        if let Err(trouble) = self.reporter.failed(&request, attempts, said, tell_pod).await {
-            return again(request, &trouble.to_string());
+        if let Err(failed) = self.reporter.failed(&request, attempts, said, tell_pod).await {
+            return again(request, &failed.to_string());
         }
         if request.spec.backoff_limit.is_none_or(|limit| attempts >= limit) {
             return Ended::Done;
@@ -302,14 +304,11 @@ impl Binder {
         self.known.request(&request.name).is_some_and(|now| now.uid == request.uid && !now.deleting)
     }
 
-    async fn withdraw(&self, request: &Request) -> Result<(), Trouble> {
+    async fn withdraw(&self, request: &Request) -> Result<(), Failed> {
         let api: Api<BindRequest> = Api::namespaced(self.client.clone(), &request.name.namespace);
         let preconditions = Preconditions { uid: Some(request.uid.clone()), resource_version: None };
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        match write(&self.lead, api.delete(&request.name.name, &parameters)).await {
-            Err(trouble) if !trouble.is_not_found() && !trouble.is_conflict() => Err(trouble),
-            _ => Ok(()),
-        }
+        settled(self.writer.once(api.delete(&request.name.name, &parameters)).await)
     }
 
     /// The whole way; the pod as it was before, once it is bound.
@@ -395,17 +394,17 @@ impl Binder {
         Ok(Prepared { labels: sharing::label_changes(&pod.metadata, request.groups()) })
     }
 
-    async fn upsert(&self, wanted: &ConfigMap) -> Result<(), Trouble> {
+    async fn upsert(&self, wanted: &ConfigMap) -> Result<(), Failed> {
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), wanted.metadata.namespace.as_deref().unwrap_or_default());
         let name = wanted.metadata.name.as_deref().unwrap_or_default();
-        match write(&self.lead, api.create(&PostParams::default(), wanted)).await {
+        match self.writer.once(api.create(&PostParams::default(), wanted)).await {
             Ok(_) => return Ok(()),
-            Err(trouble) if trouble.is_already_exists() => {}
-            Err(trouble) => return Err(trouble),
+            Err(failed) if failed.is_already_exists() => {}
+            Err(failed) => return Err(failed),
         }
         let there = read(api.get(name)).await?;
         if let Some(after) = sharing::merged(&there, wanted) {
-            write(&self.lead, api.replace(name, &PostParams::default(), &after)).await?;
+            self.writer.once(api.replace(name, &PostParams::default(), &after)).await?;
         }
         Ok(())
     }
@@ -415,7 +414,7 @@ impl Binder {
         let (name, uid) = (request.pod(), pod.metadata.uid.clone());
         if !given.labels.is_empty() {
             let patch = Patch::Merge(json!({"metadata": {"labels": given.labels, "uid": uid}}));
-            write(&self.lead, pods.patch(name, &PatchParams::default(), &patch)).await?;
+            self.writer.once(pods.patch(name, &PatchParams::default(), &patch)).await?;
         }
         if !self.is_wanted(request) {
             return Err(Unbound::Moot);
@@ -444,18 +443,18 @@ impl Binder {
         };
         let parameters = PostParams::default();
         let sent = pods.create_subresource::<_, serde_json::Value>("binding", name, &parameters, &binding);
-        let Err(trouble) = write(&self.lead, sent).await else { return Ok(()) };
+        let Err(failed) = self.writer.once(sent).await else { return Ok(()) };
         // It may be bound all the same, by this attempt or by an earlier one whose answer was lost.
         match read(pods.get_opt(name)).await {
             Ok(Some(now)) if now.metadata.uid == uid => match node_of(&now) {
                 Some(node) if node == request.node() => Ok(()),
                 Some(node) => Err(Unbound::Elsewhere(format!("the pod is bound to node {node} already"))),
                 // A conflict with a pod that is not bound: its uid is right, so it is being deleted, or gated.
-                None if trouble.is_refusal() || trouble.is_conflict() => Err(Unbound::Failed(trouble.to_string())),
-                None => Err(Unbound::Unclear(trouble.to_string())),
+                None if failed.is_final() || failed.is_conflict() => Err(Unbound::Failed(failed.to_string())),
+                None => Err(Unbound::Unclear(failed.to_string())),
             },
             Ok(_) => Err(Unbound::Moot),
-            Err(_) => Err(Unbound::Unclear(trouble.to_string())),
+            Err(_) => Err(Unbound::Unclear(failed.to_string())),
         }
     }
 
@@ -469,10 +468,10 @@ impl Binder {
             let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &request.name.namespace);
             let elsewhere = matches!(why, Unbound::Elsewhere(_));
             for name in [&wiring.capabilities, &wiring.direct].into_iter().filter(|_| !elsewhere) {
-                if let Err(trouble) = write(&self.lead, api.delete(name, &DeleteParams::default())).await
-                    && !trouble.is_not_found()
+                if let Err(failed) = self.writer.once(api.delete(name, &DeleteParams::default())).await
+                    && !failed.is_not_found()
                 {
-                    tracing::debug!(config_map = name, %trouble, "left to the pod's end");
+                    tracing::debug!(config_map = name, %failed, "left to the pod's end");
                 }
             }
         }

@@ -17,12 +17,12 @@ use muster_api::live::Watched;
 use muster_api::names::ObjectName;
 use serde_json::{Value, json};
 
-use crate::events::{About, Events, Happened};
+use crate::calls::{Failed, Writer, read};
+use crate::events::{About, Events, Happened, Tone};
 use crate::metrics::Metrics;
 use crate::orders::{Bind, Marks, Orders};
 use crate::run::{BindMode, Options};
 use crate::watch::resource_of;
-use crate::write::{Failed, Writer};
 
 /// A pod that could not be bound is not tried for this long, twice as long after each further failure.
 const FIRST_REST: Duration = Duration::from_secs(1);
@@ -153,14 +153,14 @@ impl Committer {
     /// After an unclear answer: whether the pod is where it should be.
     async fn look(&self, bind: &Bind, failed: Failed, unclear: bool) -> Bound {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &bind.pod.namespace);
-        if unclear && !matches!(failed, Failed::Refused(..)) {
+        if unclear && matches!(failed, Failed::Unknown(_)) {
             tokio::select! {
                 () = tokio::time::sleep(UNCLEAR_REST) => {}
-                () = self.writer.stop.stopped() => {}
+                () = self.writer.stop().stopped() => {}
             }
         }
-        match tokio::time::timeout(crate::run::WRITE_PATIENCE, pods.get(&bind.pod.name)).await {
-            Ok(Ok(pod)) if pod.metadata.uid.as_deref() == Some(&bind.uid) => {
+        match read(pods.get(&bind.pod.name)).await {
+            Ok(pod) if pod.metadata.uid.as_deref() == Some(&bind.uid) => {
                 let node = pod.spec.and_then(|spec| spec.node_name);
                 if node.as_deref() == Some(&bind.node) { Bound::Yes(None) } else { Bound::No(failed) }
             }
@@ -172,15 +172,15 @@ impl Committer {
     async fn request(&self, bind: &Bind) -> Bound {
         let api = self.requests(&bind.pod.namespace);
         let Ok(request) = serde_json::from_value::<DynamicObject>(self.request_of(bind)) else {
-            return Bound::No(Failed::Refused(0, "a BindRequest that is none".to_owned()));
+            return Bound::No(Failed::refused(0, "a BindRequest that is none"));
         };
         // Once more after something old was removed.
         for _ in 0..2 {
             let parameters = PostParams::default();
             match self.writer.write(|| async { api.create(&parameters, &request).await }).await {
                 Ok(made) => return Bound::Yes(made.metadata.uid),
-                Err((Failed::Refused(409, message), _)) => match self.there_already(&api, bind).await {
-                    Some(Bound::No(_)) | None => tracing::debug!(pod = %bind.pod, message, "a BindRequest was in the way"),
+                Err((failed, _)) if failed.code() == Some(409) => match self.there_already(&api, bind).await {
+                    Some(Bound::No(_)) | None => tracing::debug!(pod = %bind.pod, %failed, "a BindRequest was in the way"),
                     Some(yes) => return yes,
                 },
                 Err((failed, true)) => {
@@ -192,19 +192,19 @@ impl Committer {
                 Err((failed, false)) => return Bound::No(failed),
             }
         }
-        Bound::No(Failed::Refused(409, "another BindRequest is in the way".to_owned()))
+        Bound::No(Failed::refused(409, "another BindRequest is in the way"))
     }
 
     /// A request of that name exists: ours is as good as made; one that failed, or of an earlier pod, is removed (`None`).
     async fn there_already(&self, api: &Api<DynamicObject>, bind: &Bind) -> Option<Bound> {
-        let there = api.get_opt(&bind.pod.name).await.ok()??;
+        let there = read(api.get_opt(&bind.pod.name)).await.ok()??;
         let owner = there.metadata.owner_references.iter().flatten().find(|owner| owner.kind == "Pod");
         let ours = owner.is_some_and(|owner| owner.uid == bind.uid);
         let failed = there.data["status"]["phase"] == "Failed";
         if ours && !failed {
             let same = there.data["spec"]["selectedNode"] == bind.node.as_str()
                 && there.data["spec"].get("selectedGPUGroups").is_none_or(|groups| *groups == json!(bind.groups));
-            let other = || Bound::No(Failed::Refused(409, "a request for another node is under way".to_owned()));
+            let other = || Bound::No(Failed::refused(409, "a request for another node is under way"));
             return Some(if same { Bound::Yes(there.metadata.uid) } else { other() });
         }
         let uid = there.metadata.uid?;
@@ -218,7 +218,8 @@ impl Committer {
         let only_this = Preconditions { uid: Some(uid), resource_version: None };
         let parameters = DeleteParams { preconditions: Some(only_this), ..DeleteParams::default() };
         match self.writer.write(|| async { api.delete(&name.name, &parameters).await }).await {
-            Ok(_) | Err((Failed::Refused(404 | 409, _), _)) => {}
+            Ok(_) => {}
+            Err((failed, _)) if failed.is_over() => {}
             Err((failed, _)) => tracing::warn!(request = %name, %failed, "a BindRequest that failed was not removed"),
         }
     }
@@ -247,20 +248,13 @@ impl Committer {
     /// The pod is free again, but not at once: who cannot be bound must not keep others from being placed.
     async fn not_bound(self, bind: &Bind, failed: Failed) {
         self.metrics.scheduler.bind_failures.inc();
-        let gone = failed.code() == Some(404);
-        if gone || failed == Failed::Abandoned {
+        if failed.is_not_found() || failed == Failed::Abandoned {
             return lock(&self.ledger).forget(&bind.pod, &bind.uid);
         }
         tracing::warn!(pod = %bind.pod, node = bind.node, %failed, "a pod was not bound");
         let text = format!("{}: not bound to {}: {failed}", bind.pod, bind.node);
-        self.events.say(Happened {
-            about: about_pod(&bind.pod, &bind.uid),
-            warning: true,
-            reason: "FailedBinding",
-            message: text.clone(),
-            annotations: Vec::new(),
-            always: false,
-        });
+        let about = About::pod(&bind.pod, &bind.uid);
+        self.events.say(Happened::new(about, Tone::Warning, "FailedBinding", text.clone()));
         self.mark_failed(bind, text).await;
         let failures = {
             let mut failures = lock(&self.failures);
@@ -272,7 +266,7 @@ impl Committer {
         lock(&self.ledger).pod(bind.pod.clone(), bind.uid.clone(), Becomes::Waits);
         tokio::select! {
             () = tokio::time::sleep(rest) => {}
-            () = self.writer.stop.stopped() => {}
+            () = self.writer.stop().stopped() => {}
         }
         lock(&self.ledger).forget(&bind.pod, &bind.uid);
     }
@@ -292,14 +286,8 @@ impl Committer {
 
     fn say_scheduled(&self, bind: &Bind) {
         let pool = self.pool.as_ref().map_or("default", |(_, value)| value.as_str());
-        self.events.say(Happened {
-            about: about_pod(&bind.pod, &bind.uid),
-            warning: false,
-            reason: "Scheduled",
-            message: format!("Bound {} to node {} of node pool {pool}", bind.pod, bind.node),
-            annotations: Vec::new(),
-            always: true,
-        });
+        let said = format!("Bound {} to node {} of node pool {pool}", bind.pod, bind.node);
+        self.events.say(Happened::new(About::pod(&bind.pod, &bind.uid), Tone::Normal, "Scheduled", said).always());
     }
 
     /// The times of one pod group, in one write.
@@ -325,7 +313,8 @@ impl Committer {
             .write(|| async { api.patch_metadata(&gang.name, &PatchParams::default(), &Patch::Merge(&patch)).await })
             .await;
         match patched {
-            Ok(_) | Err((Failed::Refused(404, _), _)) => {}
+            Ok(_) => {}
+            Err((failed, _)) if failed.is_not_found() => {}
             Err((failed, _)) => tracing::warn!(gang = %gang, %failed, "times of a pod group were not written"),
         }
     }
@@ -338,15 +327,4 @@ const fn whole_seconds(nanoseconds: i64) -> i64 {
 
 fn second(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
-}
-
-/// A pod, as events refer to it.
-pub(crate) fn about_pod(pod: &ObjectName, uid: &str) -> About {
-    About { kind: "Pod", api_version: "v1", namespace: pod.namespace.clone(), name: pod.name.clone(), uid: uid.to_owned() }
-}
-
-/// A pod group, as events refer to it.
-pub(crate) fn about_gang(gang: &ObjectName, uid: String) -> About {
-    let (namespace, name) = (gang.namespace.clone(), gang.name.clone());
-    About { kind: "PodGroup", api_version: "scheduling.run.ai/v2alpha2", namespace, name, uid }
 }

@@ -14,8 +14,8 @@ use muster_core::outcome::Outcome;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::commit::{Committer, about_pod, lock};
-use crate::events::Happened;
+use crate::commit::{Committer, lock};
+use crate::events::{About, Happened, Tone};
 use crate::evict::{Evictor, Minute};
 use crate::feed::Feed;
 use crate::journal::Journal;
@@ -109,7 +109,7 @@ impl Cycles {
     /// False once it is time to end.
     async fn wait(&mut self, changes: &mut watch::Receiver<u64>, waiting: bool) -> bool {
         let options = Arc::clone(&self.committer.options);
-        let stop = self.committer.writer.stop.clone();
+        let stop = self.committer.writer.stop().clone();
         let period = if waiting { options.schedule_period } else { IDLE_PERIOD.max(options.schedule_period) };
         tokio::select! {
             () = stop.stopped() => return false,
@@ -133,7 +133,7 @@ impl Cycles {
     /// One cycle. Returns whether anything waits for time to pass.
     fn cycle(&mut self, handle: &Handle, minute: &mut Minute) -> bool {
         let options = Arc::clone(&self.committer.options);
-        if !options.observe && !self.committer.writer.lead.may_write() {
+        if !options.observe && !self.committer.writer.leads() {
             return true;
         }
         let (began, now) = (Instant::now(), Timestamp::now());
@@ -221,14 +221,9 @@ impl Cycles {
             handle.spawn(self.committer.clone().mark(gang.clone(), *marks, now));
         }
         for promise in &orders.promises {
-            self.committer.events.say(Happened {
-                about: about_pod(&promise.pod, &promise.uid),
-                warning: false,
-                reason: "Pipelined",
-                message: format!("{} gets node {} once what is leaving there is gone", promise.pod, promise.node),
-                annotations: Vec::new(),
-                always: false,
-            });
+            let said = format!("{} gets node {} once what is leaving there is gone", promise.pod, promise.node);
+            let about = About::pod(&promise.pod, &promise.uid);
+            self.committer.events.say(Happened::new(about, Tone::Normal, "Pipelined", said));
         }
         if !orders.leaves.is_empty() {
             let (committer, journal) = (self.committer.clone(), Arc::clone(&self.journal));

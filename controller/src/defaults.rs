@@ -7,15 +7,16 @@ use kube::{Api, Client};
 use muster_api::live::Watched;
 use muster_api::manifests::defaults;
 
+use crate::calls::{Writer, read};
 use crate::watch::resource_of;
 
 /// Makes them if the cluster has no queue at all. Returns the names of what was made.
 ///
 /// # Errors
 /// If the server refuses, or cannot be reached.
-pub async fn ensure(client: &Client) -> Result<Vec<String>> {
+pub async fn ensure(client: &Client, writer: &Writer) -> Result<Vec<String>> {
     let queues: Api<DynamicObject> = Api::all_with(client.clone(), &resource_of(Watched::Queue));
-    let first = queues.list(&ListParams::default().limit(1)).await.context("queues")?;
+    let first = read(queues.list(&ListParams::default().limit(1))).await.context("queues")?;
     if !first.items.is_empty() {
         return Ok(Vec::new());
     }
@@ -25,11 +26,11 @@ pub async fn ensure(client: &Client) -> Result<Vec<String>> {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource_of(kind));
         let object: DynamicObject = serde_json::from_value(object)?;
         let name = object.metadata.name.clone().unwrap_or_default();
-        match api.create(&PostParams::default(), &object).await {
+        match writer.write(|| async { api.create(&PostParams::default(), &object).await }).await {
             Ok(_) => made.push(name),
             // Somebody else was faster, or kept it.
-            Err(kube::Error::Api(status)) if status.code == 409 => {}
-            Err(error) => return Err(error).with_context(|| format!("{} {name}", kind.name())),
+            Err((failed, _)) if failed.is_already_exists() => {}
+            Err((failed, _)) => return Err(failed).with_context(|| format!("{} {name}", kind.name())),
         }
     }
     Ok(made)

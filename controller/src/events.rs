@@ -1,4 +1,5 @@
-//! Events: best effort, never waited for, and not said twice.
+//! Events: what happened to an object, for people. Best effort, never waited for, and not said twice within a while: nothing
+//! needs them to work.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -10,15 +11,18 @@ use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use muster_api::names::ObjectName;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::write::Writer;
+use crate::calls::Writer;
 
 /// More than this many wait: the newest are dropped.
 const MOST_WAITING: usize = 16_384;
 /// Sent at once.
 const SENDERS: usize = 8;
+/// What was said is remembered of this many.
+const MOST_REMEMBERED: usize = 65_536;
 /// The same is said again after this.
 const REPEATED_AFTER: Duration = Duration::from_secs(600);
 /// A message is cut there; the server refuses more than 1024 bytes.
@@ -39,13 +43,46 @@ pub struct About {
     pub uid: String,
 }
 
+impl About {
+    /// A pod.
+    #[must_use]
+    pub fn pod(pod: &ObjectName, uid: &str) -> Self {
+        let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
+        Self { kind: "Pod", api_version: "v1", namespace, name, uid: uid.to_owned() }
+    }
+
+    /// A pod as the server shows it.
+    #[must_use]
+    pub fn this_pod(metadata: &ObjectMeta) -> Self {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let (namespace, name, uid) = (text(&metadata.namespace), text(&metadata.name), text(&metadata.uid));
+        Self { kind: "Pod", api_version: "v1", namespace, name, uid }
+    }
+
+    /// A pod group.
+    #[must_use]
+    pub fn gang(gang: &ObjectName, uid: String) -> Self {
+        let (namespace, name) = (gang.namespace.clone(), gang.name.clone());
+        Self { kind: "PodGroup", api_version: "scheduling.run.ai/v2alpha2", namespace, name, uid }
+    }
+}
+
+/// Whether an event is good news.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tone {
+    /// It is.
+    Normal,
+    /// Somebody should look.
+    Warning,
+}
+
 /// Something that happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Happened {
     /// To what.
     pub about: About,
-    /// A warning or not.
-    pub warning: bool,
+    /// Good news or not.
+    pub tone: Tone,
     /// In CamelCase, one of KAI's.
     pub reason: &'static str,
     /// In words.
@@ -54,6 +91,20 @@ pub struct Happened {
     pub annotations: Vec<(&'static str, String)>,
     /// Whether to say it again though the same was said a moment ago.
     pub always: bool,
+}
+
+impl Happened {
+    /// That, unless it was said a moment ago.
+    #[must_use]
+    pub fn new(about: About, tone: Tone, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { about, tone, reason, message: message.into(), annotations: Vec::new(), always: false }
+    }
+
+    /// The same, whatever was said before.
+    #[must_use]
+    pub fn always(self) -> Self {
+        Self { always: true, ..self }
+    }
 }
 
 /// Where events go. Copies lead to the same place.
@@ -65,7 +116,8 @@ pub struct Events {
 impl Events {
     /// Sends what comes until all copies are gone.
     #[must_use]
-    pub fn start(client: Client, component: String, writer: Writer, tasks: &mut JoinSet<()>) -> Self {
+    pub fn start(client: Client, component: &str, writer: &Writer, tasks: &mut JoinSet<()>) -> Self {
+        let (component, writer) = (component.to_owned(), writer.apart());
         let (sender, mut receiver) = mpsc::channel::<Happened>(MOST_WAITING);
         tasks.spawn(async move {
             let mut said = Said::default();
@@ -90,40 +142,33 @@ impl Events {
         Self { sender }
     }
 
-    /// To nobody.
-    #[must_use]
-    pub fn nowhere() -> Self {
-        Self { sender: mpsc::channel(1).0 }
-    }
-
     /// Says that something happened. Dropped if too many wait.
     pub fn say(&self, happened: Happened) {
         let _ = self.sender.try_send(happened);
     }
 }
 
-/// What was said lately.
+/// What was said lately: hashes of object, reason and message, and when it was said first.
 #[derive(Default)]
-struct Said {
-    last: HashMap<(String, &'static str), (u64, Instant)>,
-}
+struct Said(HashMap<u64, Instant>);
 
 impl Said {
     fn is_new(&mut self, happened: &Happened, now: Instant) -> bool {
-        if self.last.len() > MOST_WAITING * 4 {
-            self.last.retain(|_, (_, at)| now.duration_since(*at) < REPEATED_AFTER);
+        if self.0.len() >= MOST_REMEMBERED {
+            self.0.retain(|_, at| now.duration_since(*at) < REPEATED_AFTER);
+            if self.0.len() >= MOST_REMEMBERED {
+                self.0.clear();
+            }
         }
         let mut hasher = DefaultHasher::new();
-        happened.message.hash(&mut hasher);
+        (&happened.about, happened.reason, &happened.message).hash(&mut hasher);
         let hash = hasher.finish();
-        match self.last.insert((happened.about.uid.clone(), happened.reason), (hash, now)) {
-            Some((before, at)) if before == hash && now.duration_since(at) < REPEATED_AFTER => {
-                // The first time counts, or it would never be said again.
-                self.last.insert((happened.about.uid.clone(), happened.reason), (hash, at));
-                false
-            }
-            _ => true,
+        // The first time counts, or it would never be said again.
+        let is_new = self.0.get(&hash).is_none_or(|at| now.duration_since(*at) >= REPEATED_AFTER);
+        if is_new {
+            self.0.insert(hash, now);
         }
+        is_new
     }
 }
 
@@ -153,7 +198,7 @@ fn event_of(happened: Happened, component: &str, now: Timestamp) -> Event {
         },
         reason: Some(happened.reason.to_owned()),
         message: Some(cut(happened.message)),
-        type_: Some(if happened.warning { "Warning" } else { "Normal" }.to_owned()),
+        type_: Some(format!("{:?}", happened.tone)),
         source: Some(EventSource { component: Some(component.to_owned()), host: None }),
         reporting_component: Some(component.to_owned()),
         first_timestamp: Some(time.clone()),
@@ -178,8 +223,7 @@ mod tests {
 
     fn happened(uid: &str, message: &str) -> Happened {
         let about = About { kind: "Pod", api_version: "v1", namespace: "n".into(), name: "p".into(), uid: uid.into() };
-        let reason = "Unschedulable";
-        Happened { about, warning: true, reason, message: message.to_owned(), annotations: Vec::new(), always: false }
+        Happened::new(about, Tone::Warning, "Unschedulable", message)
     }
 
     #[test]
@@ -190,6 +234,7 @@ mod tests {
         assert!(!said.is_new(&happened("a", "x"), now + REPEATED_AFTER / 2));
         assert!(said.is_new(&happened("a", "x"), now + REPEATED_AFTER), "the first time counts");
         assert!(said.is_new(&happened("a", "y"), now + REPEATED_AFTER));
+        assert!(!said.is_new(&happened("a", "x"), now + REPEATED_AFTER + REPEATED_AFTER / 2), "in turns with another");
     }
 
     #[test]

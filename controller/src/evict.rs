@@ -14,11 +14,11 @@ use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, PostParams, Preco
 use muster_core::config::Action;
 use serde_json::{Value, json};
 
-use crate::commit::{Committer, about_gang, lock};
-use crate::events::Happened;
+use crate::calls::Failed;
+use crate::commit::{Committer, lock};
+use crate::events::{About, Happened, Tone};
 use crate::journal::Journal;
 use crate::orders::Leave;
-use crate::write::Failed;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -100,7 +100,7 @@ impl Evictor {
         let left = if self.committer.options.eviction_api { self.ask(&leave, false).await } else { self.delete(&leave).await };
         match left {
             // Gone, or another pod of that name: it has left by itself.
-            Err(Failed::Refused(404 | 409, _)) => self.take_back(&leave),
+            Err(failed) if failed.is_over() => self.take_back(&leave),
             Ok(()) => {
                 lock(&self.committer.ledger).written(&leave.pod, &leave.uid, Timestamp::now(), None);
                 self.committer.metrics.scheduler.evicted(&leave, &gang_uid, self.pool());
@@ -147,7 +147,7 @@ impl Evictor {
         };
         match self.committer.writer.write(request).await {
             Ok(None) => Ok(()),
-            Ok(Some(message)) => Err(Failed::Refused(429, message)),
+            Ok(Some(message)) => Err(Failed::refused(429, message)),
             Err((failed, _)) => Err(failed),
         }
     }
@@ -176,12 +176,8 @@ impl Evictor {
             annotations.push(("evictor-pod-group-namespace", asker.namespace.clone()));
         }
         self.committer.events.say(Happened {
-            about: about_gang(&leave.gang, gang_uid),
-            warning: false,
-            reason: "Evict",
-            message: message(leave),
             annotations,
-            always: true,
+            ..Happened::new(About::gang(&leave.gang, gang_uid), Tone::Normal, "Evict", message(leave)).always()
         });
     }
 

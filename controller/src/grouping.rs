@@ -20,9 +20,10 @@ use muster_api::grouping::{self, Grouping, Owner, POD_GROUP, Rules};
 use muster_api::live::{Seen, Watched};
 use muster_api::names::ObjectName;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
-use crate::announce::{Announcer, Tone, pod_reference};
-use crate::calls::{Trouble, read, write};
+use crate::calls::{Failed, Writer, read};
+use crate::events::{About, Events, Happened, Tone};
 use crate::grouping_owners::{Owners, Walk};
 use crate::lease::Lead;
 use crate::run::{Context, Options, Stop};
@@ -75,10 +76,10 @@ struct Memory {
 
 struct Grouper {
     client: Client,
-    lead: Lead,
+    writer: Writer,
     rules: Rules,
     owners: Owners,
-    announcer: Announcer,
+    events: Events,
     memory: Mutex<Memory>,
     /// Groups that are being made.
     turns: Mutex<HashMap<ObjectName, Arc<tokio::sync::Mutex<()>>>>,
@@ -102,16 +103,18 @@ pub async fn serve(client: Client, lead: Lead, stop: Stop, options: &Options) ->
         stop.stopped().await;
         return Ok(());
     }
+    let (writer, mut tasks) = (Writer::new(lead, stop.clone()), JoinSet::new());
+    let events = Events::start(client.clone(), "pod-grouper", &writer, &mut tasks);
     let grouper = Arc::new(Grouper {
         client: client.clone(),
-        lead: lead.clone(),
+        writer,
         rules: Rules {
             scheduler_name: options.scheduler_name.clone(),
             queue_label_key: options.queue_label_key.clone(),
             node_pool_label_key: options.node_pool_label_key.clone(),
         },
         owners: Owners::new(client.clone()),
-        announcer: Announcer::new(client.clone(), lead.clone(), "pod-grouper"),
+        events,
         memory: Mutex::default(),
         turns: Mutex::default(),
         work: Work::new(BACKOFF),
@@ -235,13 +238,13 @@ impl Grouper {
         let (said, visible) = match self.settle(&pod).await {
             Ok(()) => return Ended::Done,
             // A write for something that has changed meanwhile, or a server that is not there: the next attempt will see.
-            Err(Problem::Server(trouble)) => (trouble.to_string(), trouble.is_refusal()),
+            Err(Problem::Server(failed)) => (failed.to_string(), failed.is_final()),
             Err(Problem::Owner(text)) => (text, failures >= QUIET_FAILURES),
             Err(Problem::User(text)) => (text, true),
         };
         tracing::debug!(pod = %name, failures, said, "not grouped");
         if visible {
-            self.announcer.say(&pod_reference(&pod.metadata), Tone::Warning, WARNING, &said).await;
+            self.events.say(Happened::new(About::this_pod(&pod.metadata), Tone::Warning, WARNING, said));
         }
         Ended::Failed(Task { pod, failures: failures + 1 })
     }
@@ -251,21 +254,21 @@ impl Grouper {
             Walk::Found(owners) => owners,
             Walk::Skipped => return Ok(()),
             Walk::Missing(text) => return Err(Problem::Owner(text)),
-            Walk::Failed(trouble) => return Err(Problem::Server(trouble)),
+            Walk::Failed(failed) => return Err(Problem::Server(failed)),
         };
         let grouping = self.grouping(pod, &owners).map_err(Problem::User)?;
         for warning in &grouping.warnings {
-            self.announcer.say(&pod_reference(&pod.metadata), Tone::Warning, WARNING, warning).await;
+            self.events.say(Happened::new(About::this_pod(&pod.metadata), Tone::Warning, WARNING, warning));
         }
         self.ensure(&grouping.group).await.map_err(Problem::Server)?;
         let name = name_of(&pod.metadata);
         if let Some(patch) = grouping::membership(pod, &grouping) {
             let api: Api<Pod> = Api::namespaced(self.client.clone(), &name.namespace);
-            match write(&self.lead, api.patch(&name.name, &PatchParams::default(), &Patch::Merge(&patch))).await {
+            match self.writer.once(api.patch(&name.name, &PatchParams::default(), &Patch::Merge(&patch))).await {
                 Ok(_) => {}
                 // Gone, or another pod of that name is there: nothing to be done for this one.
-                Err(trouble) if trouble.is_not_found() || trouble.is_conflict() => return Ok(()),
-                Err(trouble) => return Err(Problem::Server(trouble)),
+                Err(failed) if failed.is_over() => return Ok(()),
+                Err(failed) => return Err(Problem::Server(failed)),
             }
         }
         let group = name_of(&grouping.group.metadata);
@@ -282,7 +285,7 @@ impl Grouper {
     }
 
     /// Makes the group, or mends what is there; once for all of its pods, which come together.
-    async fn ensure(&self, wanted: &PodGroup) -> Result<(), Trouble> {
+    async fn ensure(&self, wanted: &PodGroup) -> Result<(), Failed> {
         let turn = {
             let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
             // Whoever has or awaits a turn has a copy.
@@ -293,7 +296,7 @@ impl Grouper {
         self.make_or_mend(wanted).await
     }
 
-    async fn make_or_mend(&self, wanted: &PodGroup) -> Result<(), Trouble> {
+    async fn make_or_mend(&self, wanted: &PodGroup) -> Result<(), Failed> {
         let name = name_of(&wanted.metadata);
         let hash = hash_of(&serde_json::to_string(wanted).unwrap_or_default());
         let mut there = {
@@ -305,10 +308,10 @@ impl Grouper {
         };
         let api: Api<PodGroup> = Api::namespaced(self.client.clone(), &name.namespace);
         if !there {
-            match write(&self.lead, api.create(&PostParams::default(), wanted)).await {
+            match self.writer.once(api.create(&PostParams::default(), wanted)).await {
                 Ok(_) => {}
-                Err(trouble) if trouble.is_already_exists() => there = true,
-                Err(trouble) => return Err(trouble),
+                Err(failed) if failed.is_already_exists() => there = true,
+                Err(failed) => return Err(failed),
             }
         }
         if there {
@@ -317,7 +320,7 @@ impl Grouper {
                 return Box::pin(self.make_or_mend(wanted)).await;
             };
             if let Some(patch) = grouping::update(&live, wanted, &self.rules) {
-                write(&self.lead, api.patch(&name.name, &PatchParams::default(), &Patch::Merge(&patch))).await?;
+                self.writer.once(api.patch(&name.name, &PatchParams::default(), &Patch::Merge(&patch))).await?;
             }
         }
         self.memory().groups.insert(name, InOrder::now(hash));
@@ -332,7 +335,7 @@ enum Problem {
     /// Something that was written cannot be understood.
     User(String),
     /// A request failed.
-    Server(Trouble),
+    Server(Failed),
 }
 
 pub(crate) fn name_of(metadata: &ObjectMeta) -> ObjectName {

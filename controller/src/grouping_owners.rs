@@ -13,7 +13,7 @@ use kube::discovery::Scope;
 use kube::{Api, Client};
 use muster_api::grouping::{Owner, owner_of, skips};
 
-use crate::calls::{Trouble, read};
+use crate::calls::{Failed, read};
 
 /// All pods of a Job come within moments, and have one owner.
 const FRESH: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ pub(crate) enum Walk {
     /// An owner is not there; for people.
     Missing(String),
     /// A request failed.
-    Failed(Trouble),
+    Failed(Failed),
 }
 
 /// What was read lately.
@@ -77,8 +77,8 @@ impl Owners {
                     return Walk::Missing(format!("its owner, {kind} {name} (uid {uid}), is not there"));
                 }
                 // What may not be read counts as not above.
-                Err(trouble) if trouble.is_forbidden() => break,
-                Err(trouble) => return Walk::Failed(trouble),
+                Err(failed) if failed.is_forbidden() => break,
+                Err(failed) => return Walk::Failed(failed),
             };
             if skips(&metadata) {
                 return Walk::Skipped;
@@ -94,7 +94,7 @@ impl Owners {
     }
 
     /// Metadata of the object that is meant, and no other of its name.
-    async fn get(&self, namespace: &str, of: &OwnerReference) -> Result<Option<Arc<ObjectMeta>>, Trouble> {
+    async fn get(&self, namespace: &str, of: &OwnerReference) -> Result<Option<Arc<ObjectMeta>>, Failed> {
         if let Some(known) = lock(&self.known).get(&of.uid)
             && known.when.elapsed() < FRESH
         {
@@ -122,7 +122,7 @@ impl Owners {
     }
 
     /// How a kind is asked for, and whether it lies in namespaces.
-    async fn resource(&self, of: &OwnerReference) -> Result<(ApiResource, bool), Trouble> {
+    async fn resource(&self, of: &OwnerReference) -> Result<(ApiResource, bool), Failed> {
         let (group, version) = of.api_version.split_once('/').unwrap_or(("", &of.api_version));
         let gvk = GroupVersionKind::gvk(group, version, &of.kind);
         if let Some((_, _, plural)) = FAMILIAR.iter().find(|(v, kind, _)| (*v, *kind) == (&of.api_version, &of.kind)) {

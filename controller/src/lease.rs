@@ -13,6 +13,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::Api;
 use kube::api::PostParams;
+use tokio::sync::watch;
 
 use crate::run::{Context, Stop, WRITE_PATIENCE};
 
@@ -24,14 +25,26 @@ const WRITE_FOR: Duration = Duration::from_secs(10);
 const RENEW_EVERY: Duration = Duration::from_secs(2);
 const _: () = assert!(WRITE_FOR.as_secs() + WRITE_PATIENCE.as_secs() < DURATION.as_secs());
 
-/// Whether a role may write now.
-#[derive(Clone, Debug, Default)]
-pub struct Lead(Arc<Mutex<Until>>);
+/// Whether a role may write now, and how many of its writes are under way.
+#[derive(Clone, Debug)]
+pub struct Lead {
+    until: Arc<Mutex<Until>>,
+    under_way: watch::Sender<usize>,
+}
 
-#[derive(Clone, Copy, Debug, Default)]
+/// A write that is under way, until it is dropped.
+#[derive(Debug)]
+pub struct UnderWay(watch::Sender<usize>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
 enum Until {
     /// Nobody else is there.
-    #[default]
     Always,
     /// Both clocks have to agree: the steady one stands still while a machine sleeps, the other can be set.
     Time(Instant, SystemTime),
@@ -42,19 +55,38 @@ impl Lead {
     /// Without leader election.
     #[must_use]
     pub fn always() -> Self {
-        Self::default()
+        Self::new(Until::Always)
     }
 
     /// Not yet.
     #[must_use]
     pub fn none() -> Self {
-        Self(Arc::new(Mutex::new(Until::Never)))
+        Self::new(Until::Never)
     }
 
-    /// To be asked before each write: whether it may be sent.
+    fn new(until: Until) -> Self {
+        Self { until: Arc::new(Mutex::new(until)), under_way: watch::channel(0).0 }
+    }
+
+    /// To be asked right before each write, and kept until it has ended. `None`: it may not be sent.
+    #[must_use]
+    pub fn begin(&self) -> Option<UnderWay> {
+        // Counted first, so that whoever waits for quiet after the end of the lead misses none.
+        self.under_way.send_modify(|count| *count += 1);
+        let under_way = UnderWay(self.under_way.clone());
+        self.may_write().then_some(under_way)
+    }
+
+    /// Returns once no write is under way.
+    pub async fn quiet(&self) {
+        // An error means that nobody could begin one.
+        let _ = self.under_way.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    /// Whether writes may be sent.
     #[must_use]
     pub fn may_write(&self) -> bool {
-        match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        match *self.until.lock().unwrap_or_else(PoisonError::into_inner) {
             Until::Always => true,
             Until::Never => false,
             Until::Time(steady, wall) => Instant::now() < steady && SystemTime::now() < wall,
@@ -63,12 +95,12 @@ impl Lead {
 
     /// Extends it to `duration` after a renewal that was sent at these times.
     pub fn extend(&self, sent: Instant, sent_wall: SystemTime, duration: Duration) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Until::Time(sent + duration, sent_wall + duration);
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Until::Time(sent + duration, sent_wall + duration);
     }
 
     /// Ends it.
     pub fn end(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Until::Never;
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Until::Never;
     }
 }
 
@@ -201,7 +233,10 @@ where
         };
         lead.end();
         tracing::info!(lease = name, "leads no longer");
-        candidate.release().await;
+        // Who comes next must not list the cluster while a write of ours is still on its way.
+        if tokio::time::timeout(WRITE_PATIENCE, lead.quiet()).await.is_ok() {
+            candidate.release().await;
+        }
         ended?;
     }
     Ok(())
@@ -258,5 +293,19 @@ mod tests {
         lead.extend(now, wall, Duration::from_secs(10));
         lead.end();
         assert!(!lead.may_write());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_leads_no_longer_waits_for_what_it_has_sent() {
+        let is_quiet = async |lead: &Lead| tokio::time::timeout(Duration::from_secs(1), lead.quiet()).await.is_ok();
+        let lead = Lead::always();
+        let (first, second) = (lead.begin(), lead.begin());
+        lead.end();
+        assert!(first.is_some() && second.is_some() && lead.begin().is_none());
+        assert!(!is_quiet(&lead).await);
+        drop(first);
+        assert!(!is_quiet(&lead).await);
+        drop(second);
+        assert!(is_quiet(&lead).await);
     }
 }

@@ -18,20 +18,18 @@
 //! | [`orders`] | a cycle's outcome as writes |
 //! | [`commit`], [`evict`] | those writes |
 //! | [`status`] | says on objects why they wait |
-//! | [`write`](mod@write), [`events`], [`journal`] | one write; one event; one line on disk |
+//! | [`calls`] | requests with an end: who may write, how fast, how often, and what a failure means |
+//! | [`events`], [`journal`] | what is said about an object; one line on disk |
 //! | [`grouping`] | the role that makes a PodGroup for each workload |
 //! | [`binder`] | the role that carries out BindRequests and holds shared GPUs |
 //! | [`queue_status`] | the roles that keep the status of PodGroups and Queues |
 //! | [`work`] | things to be done by key, with back-off |
-//! | [`calls`] | requests with an end, and what their failure means |
-//! | [`announce`] | events |
 //!
 //! Nothing is decided here: rows go to `core`, and its outcome is carried out.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-pub mod announce;
 pub mod binder;
 pub mod calls;
 pub mod client;
@@ -57,7 +55,6 @@ pub mod shard;
 pub mod status;
 pub mod watch;
 pub mod work;
-pub mod write;
 
 mod binder_known;
 mod binder_report;

@@ -18,7 +18,7 @@ use muster_api::usage::{self, Usage};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::calls::{Trouble, write};
+use crate::calls::{Failed, Writer};
 use crate::grouping::name_of;
 use crate::lease::Lead;
 use crate::run::{Context, Options, Stop};
@@ -67,7 +67,7 @@ struct Tables {
 
 struct Keeper {
     client: Client,
-    lead: Lead,
+    writer: Writer,
     scheduler_name: String,
     tables: Mutex<Tables>,
     /// Whether PodGroups or Queues are kept.
@@ -105,7 +105,7 @@ pub async fn serve(client: Client, lead: Lead, stop: Stop, options: &Options, gr
     }
     let keeper = Arc::new(Keeper {
         client,
-        lead,
+        writer: Writer::new(lead, stop.clone()),
         scheduler_name: options.scheduler_name.clone(),
         tables: Mutex::default(),
         groups,
@@ -192,11 +192,11 @@ impl Keeper {
         self.work.drain(CONCURRENCY, handle).await;
     }
 
-    async fn write_group(&self, name: &ObjectName) -> Result<(), Trouble> {
+    async fn write_group(&self, name: &ObjectName) -> Result<(), Failed> {
         let Some(changes) = self.tables().group_changes(name) else { return Ok(()) };
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &name.namespace, &resource_of(Watched::PodGroup));
         let patch = Patch::Merge(json!({"status": {"resourcesStatus": changes}}));
-        settled(write(&self.lead, api.patch_status(&name.name, &PatchParams::default(), &patch)).await)
+        or_gone(self.writer.once(api.patch_status(&name.name, &PatchParams::default(), &patch)).await)
     }
 
     async fn keep_queues(&self) {
@@ -221,7 +221,7 @@ impl Keeper {
         let changes = self.tables().queue_changes();
         let writes = changes.into_iter().map(async |(name, changes)| {
             let patch = Patch::Merge(json!({"status": changes}));
-            let written = settled(write(&self.lead, api.patch_status(&name, &PatchParams::default(), &patch)).await);
+            let written = or_gone(self.writer.once(api.patch_status(&name, &PatchParams::default(), &patch)).await);
             written.inspect_err(|error| tracing::warn!(queue = name, %error, "the status of a Queue is late")).is_err()
         });
         join_all(writes).await.into_iter().any(|late| late)
@@ -229,9 +229,9 @@ impl Keeper {
 }
 
 /// Who is gone needs no status.
-fn settled<T>(answer: Result<T, Trouble>) -> Result<(), Trouble> {
+fn or_gone<T>(answer: Result<T, Failed>) -> Result<(), Failed> {
     match answer {
-        Err(trouble) if !trouble.is_not_found() => Err(trouble),
+        Err(failed) if !failed.is_not_found() => Err(failed),
         _ => Ok(()),
     }
 }

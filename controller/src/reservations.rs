@@ -14,10 +14,9 @@ use muster_api::names::ObjectName;
 use muster_api::sharing::{self, GROUP_LABEL};
 use serde_json::json;
 
-use crate::announce::{Announcer, Tone, pod_reference};
 use crate::binder_known::{Group, Holder, Known, Member, Part};
-use crate::calls::{Trouble, read, write};
-use crate::lease::Lead;
+use crate::calls::{Failed, Writer, read, settled};
+use crate::events::{About, Events, Happened, Tone};
 use crate::run;
 
 /// What a pod in a group without a reservation is told.
@@ -29,24 +28,24 @@ pub(crate) enum Unheld {
     /// For people; trying the same again is of little use.
     Refused(String),
     /// A request failed, it may pass.
-    Trouble(Trouble),
+    Failed(Failed),
     /// The reservation is in a state that passes.
     Passing(String),
 }
 
-impl From<Trouble> for Unheld {
-    fn from(trouble: Trouble) -> Self {
-        if trouble.is_refusal() { Self::Refused(trouble.to_string()) } else { Self::Trouble(trouble) }
+impl From<Failed> for Unheld {
+    fn from(failed: Failed) -> Self {
+        if failed.is_final() { Self::Refused(failed.to_string()) } else { Self::Failed(failed) }
     }
 }
 
 /// Makes reservations and clears them away.
 pub(crate) struct Reservations {
     pub(crate) client: Client,
-    pub(crate) lead: Lead,
+    pub(crate) writer: Writer,
     pub(crate) known: Arc<Known>,
     pub(crate) settings: run::Reservation,
-    pub(crate) announcer: Arc<Announcer>,
+    pub(crate) events: Events,
     /// Running pods are left alone even if their card is lost.
     pub(crate) spare: bool,
     pub(crate) locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -145,14 +144,14 @@ impl Reservations {
             tolerations,
             fake,
         });
-        match write(&self.lead, self.pods().create(&PostParams::default(), &wanted)).await {
+        match self.writer.once(self.pods().create(&PostParams::default(), &wanted)).await {
             Ok(made) => {
                 // So that who comes next under the lock knows of it.
                 self.known.meet_holder(&made, &self.settings.namespace);
                 Ok(name)
             }
-            Err(trouble) if trouble.is_already_exists() => self.there(&name, node, group).await,
-            Err(trouble) => Err(trouble.into()),
+            Err(failed) if failed.is_already_exists() => self.there(&name, node, group).await,
+            Err(failed) => Err(failed.into()),
         }
     }
 
@@ -235,18 +234,14 @@ impl Reservations {
     }
 
     /// Without grace: there is nothing in it that could end well or badly.
-    async fn delete(&self, pod: &Pod) -> Result<(), Trouble> {
+    async fn delete(&self, pod: &Pod) -> Result<(), Failed> {
         let parameters = DeleteParams { grace_period_seconds: Some(0), ..only(pod) };
         let name = pod.metadata.name.as_deref().unwrap_or_default();
-        match write(&self.lead, self.pods().delete(name, &parameters)).await {
-            Ok(_) => Ok(()),
-            Err(trouble) if trouble.is_not_found() || trouble.is_conflict() => Ok(()),
-            Err(trouble) => Err(trouble),
-        }
+        settled(self.writer.once(self.pods().delete(name, &parameters)).await)
     }
 
     /// Brings a group in order. What is known decides whether anything has to be done, what the server says now whether it is.
-    pub(crate) async fn sync(&self, group: &str) -> Result<(), Trouble> {
+    pub(crate) async fn sync(&self, group: &str) -> Result<(), Failed> {
         if verdict(&self.known.group(group)) == Verdict::Nothing {
             return Ok(());
         }
@@ -262,7 +257,7 @@ impl Reservations {
                 for holder in holders {
                     tracing::info!(group, pod = holder.name, node = holder.node, "the card is given back");
                     let parameters = DeleteParams { grace_period_seconds: Some(0), ..only_uid(&holder.uid) };
-                    settled(write(&self.lead, self.pods().delete(&holder.name, &parameters)).await)?;
+                    settled(self.writer.once(self.pods().delete(&holder.name, &parameters)).await)?;
                 }
             }
             Verdict::End(members) => self.end(group, members).await?,
@@ -275,27 +270,21 @@ impl Reservations {
         Ok(())
     }
 
-    async fn end(&self, group: &str, members: Vec<Member>) -> Result<(), Trouble> {
+    async fn end(&self, group: &str, members: Vec<Member>) -> Result<(), Failed> {
         for member in members {
             let said = format!("the reservation of GPU group {group} is gone, its card may be anybody's");
-            let about = kube::core::ObjectMeta {
-                name: Some(member.name.name.clone()),
-                namespace: Some(member.name.namespace.clone()),
-                uid: Some(member.uid.clone()),
-                ..Default::default()
-            };
-            self.announcer.say(&pod_reference(&about), Tone::Warning, LOST, &said).await;
+            self.events.say(Happened::new(About::pod(&member.name, &member.uid), Tone::Warning, LOST, said));
             tracing::warn!(pod = %member.name, group, spared = self.spare, "its card is not held any more: the pod is ended");
             if !self.spare {
                 let pods: Api<Pod> = Api::namespaced(self.client.clone(), &member.name.namespace);
-                settled(write(&self.lead, pods.delete(&member.name.name, &only_uid(&member.uid))).await)?;
+                settled(self.writer.once(pods.delete(&member.name.name, &only_uid(&member.uid))).await)?;
             }
         }
         Ok(())
     }
 
     /// Takes the group labels off a pod that was not bound after all.
-    async fn strip(&self, member: &Member) -> Result<(), Trouble> {
+    async fn strip(&self, member: &Member) -> Result<(), Failed> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &member.name.namespace);
         let Some(pod) = read(pods.get_opt(&member.name.name)).await? else { return Ok(()) };
         let placed = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|node| !node.is_empty());
@@ -306,11 +295,11 @@ impl Reservations {
         // Only this version of the pod: it may be bound the next moment.
         let metadata = json!({"labels": changes, "resourceVersion": pod.metadata.resource_version});
         let patch = Patch::Merge(json!({"metadata": metadata}));
-        settled(write(&self.lead, pods.patch(&member.name.name, &PatchParams::default(), &patch)).await)
+        settled(self.writer.once(pods.patch(&member.name.name, &PatchParams::default(), &patch)).await)
     }
 
     /// What the server says of a group now.
-    async fn look(&self, group: &str) -> Result<Group, Trouble> {
+    async fn look(&self, group: &str) -> Result<Group, Failed> {
         let everywhere: Api<Pod> = Api::all(self.client.clone());
         let one = ListParams::default().labels(&format!("{GROUP_LABEL}={group}"));
         let several = ListParams::default().labels(&format!("{GROUP_LABEL}/{group}"));
@@ -326,15 +315,6 @@ impl Reservations {
         found.members.sort_by(|a, b| a.name.cmp(&b.name));
         found.members.dedup_by(|a, b| a.name == b.name);
         Ok(found)
-    }
-}
-
-/// Gone, or something else by now, is as good as done.
-fn settled<T>(answer: Result<T, Trouble>) -> Result<(), Trouble> {
-    match answer {
-        Ok(_) => Ok(()),
-        Err(trouble) if trouble.is_not_found() || trouble.is_conflict() => Ok(()),
-        Err(trouble) => Err(trouble),
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
+use crate::calls::{Writer, read};
 use crate::commit::{Committer, Ledger, lock};
 use crate::cycle_thread::{Cycles, LastCycle};
 use crate::defaults;
@@ -24,7 +25,6 @@ use crate::run::{Context, Stop, Stopper};
 use crate::shard::{Shard, Steering};
 use crate::status::Status;
 use crate::watch::{Told, follow};
-use crate::write::{Pressure, Writer};
 
 /// From this minor version on `pods/binding` copies labels as well as annotations.
 const BINDING_COPIES_LABELS: u32 = 37;
@@ -73,19 +73,17 @@ impl Running {
 /// If it may not begin, or a shard ends.
 pub async fn run(context: Context) -> Result<()> {
     context.server.require_kinds()?;
+    let writer = Writer::new(context.lead.clone(), context.stop.clone());
     if !context.options.observe {
         refuse_beside_kai(&context).await?;
-        let made = defaults::ensure(&context.client).await?;
+        let made = defaults::ensure(&context.client, &writer).await?;
         if !made.is_empty() {
             tracing::info!(objects = made.join(", "), "made the defaults of a fresh installation");
         }
     }
     let journal = Arc::new(Journal::open(context.options.journal.as_deref())?);
-    let writer = Writer { lead: context.lead.clone(), stop: context.stop.clone(), pressure: Arc::new(Pressure::default()) };
     let mut tasks = JoinSet::new();
-    let events_writer = Writer { pressure: Arc::new(Pressure::default()), ..writer.clone() };
-    let name = context.options.scheduler_name.clone();
-    let events = Events::start(context.client.clone(), name, events_writer, &mut tasks);
+    let events = Events::start(context.client.clone(), &context.options.scheduler_name, &writer, &mut tasks);
     let roster = Roster { journal, writer, events, context: context.clone(), running: BTreeMap::new(), ledgers: HashMap::new() };
     roster.follow().await
 }
@@ -98,7 +96,7 @@ async fn refuse_beside_kai(context: &Context) -> Result<()> {
     let pods: Api<Pod> = Api::all(context.client.clone());
     // KAI's operator names a scheduler's deployment, and its pods' label app, <scheduler name>-<shard>.
     let name = &context.options.scheduler_name;
-    let listed = pods.list_metadata(&ListParams::default().labels("app")).await.context("pods with label app")?;
+    let listed = read(pods.list_metadata(&ListParams::default().labels("app"))).await.context("pods with label app")?;
     let of_kai = listed.items.into_iter().find(|pod| {
         let app = pod.metadata.labels.iter().flatten().find(|(key, _)| *key == "app").map(|(_, app)| app.as_str());
         let ending = pod.metadata.deletion_timestamp.is_some();
@@ -239,7 +237,7 @@ impl Roster {
         let committer = Committer {
             client: context.client.clone(),
             options: Arc::clone(options),
-            writer: Writer { stop, ..self.writer.clone() },
+            writer: self.writer.until(stop),
             ledger: Arc::clone(self.ledgers.entry(shard.name.clone()).or_default()),
             events: self.events.clone(),
             metrics: Arc::clone(&context.metrics),

@@ -24,11 +24,11 @@ use muster_core::snapshot::PodStatus;
 use muster_core::units::{MICRO_PER_GPU, Resource};
 use serde_json::{Value, json};
 
-use crate::commit::{Committer, about_gang, about_pod};
-use crate::events::Happened;
+use crate::calls::{Failed, read};
+use crate::commit::Committer;
+use crate::events::{About, Happened, Tone};
 use crate::watch::resource_of;
 use crate::work::{Backoff, Ended, Work};
-use crate::write::Failed;
 
 /// A reason that does not last is not worth a write.
 const HOLDS: Duration = Duration::from_secs(1);
@@ -176,14 +176,9 @@ impl Status {
         if !telling.not_ready && idle {
             self.work.put(Key::Gang(name.clone()), Wish::Gang { uid: uid.to_owned(), condition: Some(Arc::clone(telling)) });
         }
-        self.committer.events.say(Happened {
-            about: about_gang(name, uid.to_owned()),
-            warning: false,
-            reason: if telling.not_ready { "NotReady" } else { "Unschedulable" },
-            message: telling.message.to_string(),
-            annotations: Vec::new(),
-            always: false,
-        });
+        let reason = if telling.not_ready { "NotReady" } else { "Unschedulable" };
+        let about = About::gang(name, uid.to_owned());
+        self.committer.events.say(Happened::new(about, Tone::Normal, reason, &*telling.message));
     }
 
     fn tell_pods(&mut self, gang: GangIdx, telling: &Telling, facts: Facts<'_>, placed: &HashSet<PodIdx>) {
@@ -204,14 +199,7 @@ impl Status {
     }
 
     fn tell_pod(&self, name: &ObjectName, uid: &str, reason: &'static str, message: Arc<str>) {
-        self.committer.events.say(Happened {
-            about: about_pod(name, uid),
-            warning: true,
-            reason: "Unschedulable",
-            message: message.to_string(),
-            annotations: Vec::new(),
-            always: false,
-        });
+        self.committer.events.say(Happened::new(About::pod(name, uid), Tone::Warning, "Unschedulable", &*message));
         self.work.put(Key::Pod(name.clone()), Wish::Pod { uid: uid.to_owned(), reason, message });
     }
 
@@ -353,12 +341,13 @@ async fn write(committer: Committer, pool: String, key: Key, wish: Wish) -> Ende
         _ => Ok(()),
     };
     match written {
-        Ok(()) | Err(Failed::Refused(404, _) | Failed::Abandoned) => Ended::Done,
+        Ok(()) | Err(Failed::Abandoned) => Ended::Done,
+        Err(failed) if failed.is_not_found() => Ended::Done,
         // Of pods a conflict means another uid.
-        Err(Failed::Refused(409, _)) if matches!(key, Key::Pod(_)) => Ended::Done,
+        Err(failed) if failed.is_conflict() && matches!(key, Key::Pod(_)) => Ended::Done,
         Err(failed) => {
             tracing::debug!(?key, %failed, "a status was not written");
-            if matches!(failed, Failed::Refused(409, _) | Failed::Unknown(_)) { Ended::Failed(wish) } else { Ended::Done }
+            if failed.is_final() { Ended::Done } else { Ended::Failed(wish) }
         }
     }
 }
@@ -382,7 +371,7 @@ async fn write_gang(
 ) -> Result<(), Failed> {
     let api: Api<DynamicObject> =
         Api::namespaced_with(committer.client.clone(), &name.namespace, &resource_of(Watched::PodGroup));
-    let there = committer.writer.write(|| async { api.get(&name.name).await }).await.map_err(|(failed, _)| failed)?;
+    let there = read(api.get(&name.name)).await?;
     if there.metadata.uid.as_deref() != Some(uid) {
         return Ok(());
     }

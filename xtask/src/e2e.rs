@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use crate::repo::{Repo, answers, run};
-use crate::stages::{Verdict, counted_tests};
+use crate::stages::{EVERYTHING_AND_CLUSTER, Verdict, counted_tests};
 
 /// What to run, and how.
 #[derive(clap::Args)]
@@ -39,17 +39,10 @@ fn tests(repo: &Repo, arguments: &Arguments) -> Result<Verdict> {
              Install Go 1.26 or newer (https://go.dev/dl) and make sure that `go` is on the PATH."
         );
     }
-    // The same packages and features in both, or cargo would build their dependencies twice.
-    let both = |command: &str| {
-        let packages = ["muster", "muster-controller", "muster-e2e"].map(|name| ["--package", name]);
-        let mut command = repo.cargo([command, "--locked", "--features", "muster-e2e/cluster,muster/controller"]);
-        command.args(packages.as_flattened());
-        command
-    };
-    run(both("build").args(["--bin", "muster"]))?;
-    let mut command = both("test");
-    command.args(["--test", "cluster"]);
-    command.arg("--").args(&arguments.filter);
+    // With a test among the targets, the program is built from the same dependencies as the tests, and not from others again.
+    run(repo.cargo(["build"]).args(EVERYTHING_AND_CLUSTER).args(["--bin", "muster", "--test", "cluster"]))?;
+    let mut command = repo.cargo(["test"]);
+    command.args(EVERYTHING_AND_CLUSTER).args(["--test", "cluster", "--"]).args(&arguments.filter);
     command.env("MUSTER_E2E_PROGRAM", repo.target("debug/muster")).env("MUSTER_E2E_VERSION", &arguments.version);
     if arguments.keep {
         command.env("MUSTER_E2E_KEEP", "1");

@@ -19,6 +19,14 @@ pub(crate) enum Verdict {
     Skipped(String),
 }
 
+/// All crates with all that they can do. Every stage that compiles for tests says this, and no package by name: so that cargo
+/// finds the same features everywhere, and compiles what they depend on once. `muster-e2e/cluster` adds the tests on a control
+/// plane; it changes no other crate.
+pub(crate) const EVERYTHING: [&str; 4] = ["--workspace", "--locked", "--features", "muster/controller"];
+/// [`EVERYTHING`], with the tests on a control plane.
+pub(crate) const EVERYTHING_AND_CLUSTER: [&str; 4] =
+    ["--workspace", "--locked", "--features", "muster/controller,muster-e2e/cluster"];
+
 /// A name and what it does.
 pub(crate) type Stage = (&'static str, fn(&Repo) -> Result<Verdict>);
 
@@ -109,7 +117,7 @@ fn format(repo: &Repo) -> Result<Verdict> {
 }
 
 fn clippy(repo: &Repo) -> Result<Verdict> {
-    run(&mut repo.cargo(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
+    run(repo.cargo(["clippy"]).args(EVERYTHING_AND_CLUSTER).args(["--all-targets", "--", "-D", "warnings"]))?;
     passed()
 }
 
@@ -163,7 +171,7 @@ pub(crate) fn counted_tests(command: &mut std::process::Command) -> Result<Verdi
 }
 
 fn test(repo: &Repo) -> Result<Verdict> {
-    counted_tests(&mut repo.cargo(["test", "--workspace", "--locked", "--no-fail-fast"]))
+    counted_tests(repo.cargo(["test"]).args(EVERYTHING).arg("--no-fail-fast"))
 }
 
 /// Each benchmark once, so that none can rot.
@@ -189,7 +197,7 @@ fn baseline(repo: &Repo) -> Result<Verdict> {
 }
 
 fn doc(repo: &Repo) -> Result<Verdict> {
-    run(repo.cargo(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-Dwarnings"))?;
+    run(repo.cargo(["doc"]).args(EVERYTHING_AND_CLUSTER).arg("--no-deps").env("RUSTDOCFLAGS", "-Dwarnings"))?;
     passed()
 }
 

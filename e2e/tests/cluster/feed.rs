@@ -7,10 +7,13 @@ use anyhow::{Result, bail, ensure};
 use jiff::Timestamp;
 use kube::Client;
 use muster_api::live::{Live, Watched};
+use muster_controller::calls::Writer;
 use muster_controller::client::{config, connect};
 use muster_controller::defaults;
 use muster_controller::discovery::discover;
 use muster_controller::feed::{Counts, Feed, fetch};
+use muster_controller::lease::Lead;
+use muster_controller::run::Stop;
 use muster_e2e::cluster::{Cluster, Options};
 use muster_e2e::proxy::{Faults, Proxy};
 
@@ -73,9 +76,11 @@ pub(crate) fn as_service_account(cluster: &Cluster) -> Result<()> {
         config.auth_info.impersonate = Some("system:serviceaccount:muster:muster".to_owned());
         let client = connect(config)?;
         discover(&client).await?.require_kinds()?;
-        let made = defaults::ensure(&client).await?;
+        let (_stopper, stop) = Stop::new();
+        let writer = Writer::new(Lead::always(), stop);
+        let made = defaults::ensure(&client, &writer).await?;
         ensure!(made == ["default-parent-queue", "default-queue", "default"], "{made:?}");
-        ensure!(defaults::ensure(&client).await?.is_empty(), "defaults are made once");
+        ensure!(defaults::ensure(&client, &writer).await?.is_empty(), "defaults are made once");
         let feed = Feed::start(&client, &Live::default());
         until(Duration::from_secs(30), async || Ok(feed.ready().err().map(|error| error.to_string()))).await
     })
