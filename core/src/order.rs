@@ -152,9 +152,12 @@ impl Standing {
     /// How a queue stands as a giver that held `held` when the search began; `given` is what the leaf in it that would give next
     /// gave so far, and what it would give next (semantics.md §4.4, victim mode).
     pub(crate) fn of_victims(tables: &Tables, queue: QueueIdx, held: Amounts, given: Amounts) -> Self {
-        let mut standing = Self::of_holder(tables, queue, held, Amounts::ZERO);
-        standing.share_with_next = dominant_share(held - given, standing.allocatable, tables.pie);
-        standing
+        Self::of_holder(tables, queue, held, Amounts::ZERO).after_giving(tables, held, given)
+    }
+
+    /// How that queue stands after it has given something else.
+    pub(crate) fn after_giving(self, tables: &Tables, held: Amounts, given: Amounts) -> Self {
+        Self { share_with_next: dominant_share(held - given, self.allocatable, tables.pie), ..self }
     }
 
     pub(crate) fn of(tables: &Tables, queue: QueueIdx, asks: Amounts) -> Self {

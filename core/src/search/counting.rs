@@ -4,7 +4,7 @@ use muster_kernels::{fit, mask, scan};
 
 use crate::actions::Plan;
 use crate::explain::Unhelped;
-use crate::index::{ClassIdx, GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
+use crate::index::{ClassIdx, Col, GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
 use crate::place::gang::{candidates, next_pods};
 use crate::search::{Asker, asks, rules};
 use crate::tables::Tables;
@@ -59,8 +59,9 @@ pub struct Places {
     freed: Vec<i64>,
     /// What units are counted to free that are not told to leave yet, indexed by dimension, then node; few cells are not 0.
     offered: Vec<i64>,
-    /// Cells of `offered` that may not be 0.
-    touched: Vec<usize>,
+    /// Nodes with cells of `offered` that may not be 0, and which those are.
+    touched: Vec<NodeIdx>,
+    is_touched: Col<NodeIdx, bool>,
     /// Queues of the asker that would exceed a limit with what they hold now.
     limits: Vec<Limit>,
 }
@@ -130,18 +131,20 @@ impl Places {
     /// Nothing is offered. Must be called before a search, and after one that offered something.
     pub(crate) fn clear_offers(&mut self, plan: &Plan<'_>) {
         let cells = plan.tables.nodes.soon.len() * plan.tables.nodes.len();
-        if self.offered.len() != cells {
+        if self.offered.len() != cells || self.is_touched.len() != plan.tables.nodes.len() {
             self.offered.clear();
             self.offered.resize(cells, 0);
             self.touched.clear();
+            self.is_touched.reset(plan.tables.nodes.len(), false);
             return;
         }
         let nodes = plan.tables.nodes.len();
         self.limits.iter_mut().for_each(|limit| limit.offered = Amounts::ZERO);
-        while let Some(cell) = self.touched.pop() {
-            self.offered[cell] = 0;
+        while let Some(node) = self.touched.pop() {
+            self.is_touched[node] = false;
+            self.offered[node.at()..].iter_mut().step_by(nodes).for_each(|cell| *cell = 0);
             for &(at, _) in &self.asked {
-                self.known[at].look_at(plan, &self.offered, NodeIdx::new(cell % nodes));
+                self.known[at].look_at(plan, &self.offered, node);
             }
         }
     }
@@ -159,12 +162,11 @@ impl Places {
         for &pod in pods {
             // A pod that only has a promise frees it as well.
             let Some(node) = tables.pods.node[pod] else { continue };
+            if !std::mem::replace(&mut self.is_touched[node], true) {
+                self.touched.push(node);
+            }
             for need in tables.classes.needs(tables.pods.class[pod]) {
-                let cell = need.dim.at() * nodes + node.at();
-                if self.offered[cell] == 0 {
-                    self.touched.push(cell);
-                }
-                self.offered[cell] += sign * need.amount;
+                self.offered[need.dim.at() * nodes + node.at()] += sign * need.amount;
             }
             for &(at, _) in &self.asked {
                 self.known[at].look_at(plan, &self.offered, node);
@@ -421,7 +423,11 @@ fn copies(tables: &Tables, class: ClassIdx, node: NodeIdx, offered: &[i64]) -> i
     for need in tables.classes.needs(class) {
         let offered = offered.get(need.dim.at() * nodes + node.at()).copied().unwrap_or(0);
         let there = tables.nodes.soon[need.dim.at()][node] + offered;
-        most = most.min(there.max(0) / need.amount);
+        // Most often so, and dividing is slow.
+        if there < need.amount {
+            return 0;
+        }
+        most = most.min(there / need.amount);
     }
     let Kind::Shared { devices } = tables.classes.kind[class] else { return most };
     let card = tables.nodes.card_mib[node];

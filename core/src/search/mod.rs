@@ -17,7 +17,7 @@ pub mod stream;
 use crate::actions::Plan;
 use crate::config::Action;
 use crate::explain::Unhelped;
-use crate::index::{GangIdx, PodIdx, QueueIdx};
+use crate::index::{GangIdx, Idx, PodIdx, QueueIdx};
 use crate::outcome::{Batch, Eviction, Why};
 use crate::place::gang::{next_pods, next_request};
 use crate::search::brake::Brake;
@@ -117,6 +117,10 @@ impl SearchMemory {
         self.stream.begin(plan.tables, plan.config);
         self.places.forget();
         self.donors.forget();
+        self.least.begin(plan.tables);
+        for gang in (0..plan.tables.gangs.queue.len()).map(GangIdx::new).filter(|&gang| self.stream.is_listed(gang)) {
+            self.least.list(plan.tables, gang);
+        }
         let card = plan.tables.nodes.smallest_card;
         let next = |gang| next_request(plan.tables, plan.config, gang, card, plan.arena);
         self.simulation.begin(plan.tables, plan.config, next);
@@ -194,6 +198,7 @@ impl SearchMemory {
         {
             return Err(little);
         }
+        self.least.prepare(plan, &self.stream, &self.places);
         if plan.config.victims.fewest {
             if self.find_donors(plan, asker, mark) {
                 return Ok(());
@@ -220,6 +225,7 @@ impl SearchMemory {
         }
         self.stream.start(plan, asker, Pass::Move);
         self.places.begin(plan, asker);
+        self.least.prepare(plan, &self.stream, &self.places);
         if self.find_donors(plan, asker, mark) {
             return Ok(());
         }
@@ -256,14 +262,20 @@ impl SearchMemory {
             return Err(braked);
         }
         self.explain(plan, asker);
-        let least = if self.units.is_empty() { 0 } else { self.least_evictions(plan, asker, mark) };
+        let least = if self.units.is_empty() { 0 } else { self.least_evictions() };
         plan.statement.settle_since(plan.tables, mark);
         self.stream.list(plan.tables, asker.gang);
+        if self.stream.is_listed(asker.gang) {
+            self.least.list(plan.tables, asker.gang);
+        }
         let mut batch =
             Batch { asker: asker.gang, action: asker.action, placed: 0, evicted: 0, moved: 0, least, tries: self.tries };
         let start = plan.statement.evictions().len();
         for at in plan.statement.positions_since(mark) {
             let op = plan.statement.ops()[at];
+            if let Some(gang) = plan.tables.pods.gang[op.pod] {
+                self.stream.changed(plan.tables, gang);
+            }
             if op.after.status == PodStatus::Releasing {
                 let known = self.whys.binary_search_by_key(&op.pod, |&(pod, _)| pod).expect("who left was in a unit");
                 plan.statement.account(Eviction { asker: Some(asker.gang), why: self.whys[known].1 });

@@ -58,12 +58,19 @@ const REFUSALS_MAX: u32 = 8;
 pub struct Stream {
     leaves: Col<QueueIdx, Leaf>,
     is_listed: Col<GangIdx, bool>,
+    /// What each listed gang holds, between searches.
+    holds: Col<GangIdx, Amounts>,
+    /// Gangs that hold something else, or elsewhere, than when the action began.
+    has_changed: Col<GangIdx, bool>,
     /// Those that were listed since the action began.
     late: Vec<GangIdx>,
-    best: Col<QueueIdx, Option<GangIdx>>,
+    /// The leaf in a queue that gives next.
+    best: Col<QueueIdx, Option<QueueIdx>>,
     standing: Col<QueueIdx, Option<Standing>>,
     /// What the queue held when this search began.
     held: Col<QueueIdx, Amounts>,
+    /// What each leaf has given once its next gang goes: by that its queues are compared.
+    given: Col<QueueIdx, Amounts>,
     /// What those of each leaf gave who won a place for the asker.
     taken: Col<QueueIdx, Amounts>,
     /// The leaf that gave last; it has to be looked at again.
@@ -96,17 +103,25 @@ impl Stream {
             leaf.from = 0;
         }
         self.is_listed.reset(tables.gangs.queue.len(), false);
+        self.has_changed.reset(tables.gangs.queue.len(), false);
+        self.holds.reset(tables.gangs.queue.len(), Amounts::ZERO);
         self.late.clear();
         for gang in (0..tables.gangs.queue.len()).map(GangIdx::new) {
             let Ok(queue) = tables.gangs.queue[gang] else { continue };
             if tables.gangs.preemptible[gang] && tables.queues.is_leaf(queue) && tables.gangs.active(gang) > 0 {
                 self.leaves[queue].listed.push(turn(tables, config, gang));
                 self.is_listed[gang] = true;
+                self.holds[gang] = held_by(tables, gang);
             }
         }
         for leaf in self.leaves.as_mut_slice() {
             leaf.listed.sort_unstable_by(|a, b| b.cmp(a));
         }
+    }
+
+    /// Whether a gang is among those who could be victims.
+    pub(crate) fn is_listed(&self, gang: GangIdx) -> bool {
+        self.is_listed[gang]
     }
 
     /// A gang that was given a place in this action may be a victim of those who ask later, too (semantics.md §6.0).
@@ -116,6 +131,12 @@ impl Stream {
             self.leaves[queue].fresh.push(gang);
             self.late.push(gang);
         }
+    }
+
+    /// A turn came to something: what a gang holds, and where, is not what it was.
+    pub(crate) fn changed(&mut self, tables: &Tables, gang: GangIdx) {
+        self.has_changed[gang] = true;
+        self.holds[gang] = held_by(tables, gang);
     }
 
     /// At the first victim, for an asker; nothing to do if nobody was taken since the last rewind for the same.
@@ -136,6 +157,7 @@ impl Stream {
         }
         self.best.reset(queues, None);
         self.standing.reset(queues, None);
+        self.given.reset(queues, Amounts::ZERO);
         self.held.clone_from(&tables.queues.allocated);
         self.taken.reset(queues, Amounts::ZERO);
         (self.jobs, self.last_job, self.dirty) = (0, None, None);
@@ -319,15 +341,7 @@ impl Stream {
         let (tables, config) = (&*plan.tables, plan.config);
         self.fresh_for = None;
         loop {
-            if let Some(leaf) = self.dirty.take() {
-                for above in tables.queues.ancestors(leaf) {
-                    self.refresh(tables, config, asker, above);
-                }
-            }
-            let mut queue = self.last(config, &tables.queues.roots)?;
-            while !tables.queues.is_leaf(queue) {
-                queue = self.last(config, tables.queues.children_of(queue))?;
-            }
+            let queue = self.next_leaf(tables, config, asker)?;
             let gang = self.leaves[queue].pop()?;
             self.dirty = Some(queue);
             let start = pods.len();
@@ -347,6 +361,26 @@ impl Stream {
             }
             return Some(unit);
         }
+    }
+
+    /// The leaf that gives next.
+    fn next_leaf(&mut self, tables: &Tables, config: &Config, asker: &Asker) -> Option<QueueIdx> {
+        if let Some(leaf) = self.dirty.take() {
+            let given = self.given[leaf];
+            self.refresh(tables, config, asker, leaf);
+            if self.best[leaf].is_some() && self.given[leaf] == given {
+                // It stands as before, so it is last again.
+                return Some(leaf);
+            }
+            for above in tables.queues.ancestors(leaf).skip(1) {
+                self.refresh(tables, config, asker, above);
+            }
+        }
+        let mut queue = self.last(config, &tables.queues.roots)?;
+        while !tables.queues.is_leaf(queue) {
+            queue = self.last(config, tables.queues.children_of(queue))?;
+        }
+        Some(queue)
     }
 
     /// Whether a unit has somebody to give whom min runtime does not protect.
@@ -373,14 +407,20 @@ impl Stream {
 
     fn refresh(&mut self, tables: &Tables, config: &Config, asker: &Asker, queue: QueueIdx) {
         self.best[queue] = if tables.queues.is_leaf(queue) {
-            self.leaves[queue].top(tables, config, asker)
+            let top = self.leaves[queue].top(tables, config, asker, &self.has_changed);
+            if let Some((gang, whole)) = top {
+                let next = if whole { self.holds[gang] } else { held_by(tables, gang) };
+                self.given[queue] = self.taken[queue] + next;
+            }
+            top.map(|_| queue)
         } else {
             self.last(config, tables.queues.children_of(queue)).and_then(|child| self.best[child])
         };
-        self.standing[queue] = self.best[queue].map(|gang| {
-            let next = held_by(tables, gang);
-            let leaf = tables.gangs.queue[gang].expect("a victim has a queue");
-            Standing::of_victims(tables, queue, self.held[queue], self.taken[leaf] + next)
+        let given = self.best[queue].map(|leaf| self.given[leaf]);
+        let known = self.standing[queue];
+        self.standing[queue] = given.map(|given| match known {
+            Some(standing) => standing.after_giving(tables, self.held[queue], given),
+            None => Standing::of_victims(tables, queue, self.held[queue], given),
         });
     }
 
@@ -406,12 +446,21 @@ impl Leaf {
         }
         self.listed.drain(..self.from);
         (self.from, self.at) = (0, 0);
-        self.listed.extend(self.fresh.drain(..).map(|gang| turn(tables, config, gang)));
-        self.listed.sort_unstable_by(|a, b| b.cmp(a));
+        for gang in self.fresh.drain(..) {
+            let turn = turn(tables, config, gang);
+            let at = self.listed.partition_point(|&listed| listed > turn);
+            self.listed.insert(at, turn);
+        }
     }
 
-    /// The gang that goes first, passing over those that cannot be victims of this asker.
-    fn top(&mut self, tables: &Tables, config: &Config, asker: &Asker) -> Option<GangIdx> {
+    /// The gang that goes first, passing over those that cannot be victims of this asker; whether nothing of it was taken yet.
+    fn top(
+        &mut self,
+        tables: &Tables,
+        config: &Config,
+        asker: &Asker,
+        has_changed: &Col<GangIdx, bool>,
+    ) -> Option<(GangIdx, bool)> {
         if !self.gives {
             return None;
         }
@@ -423,7 +472,7 @@ impl Leaf {
             let gang = listed.2;
             if !may_be_victim(tables, asker, gang) {
                 self.at += 1;
-            } else if turn(tables, config, gang) != listed {
+            } else if has_changed[gang] && turn(tables, config, gang) != listed {
                 self.again.push(turn(tables, config, gang));
                 self.again.sort_unstable();
                 self.at += 1;
@@ -433,7 +482,7 @@ impl Leaf {
         }
         let listed = self.listed.get(self.at).copied();
         let again = self.again.last().copied();
-        listed.max(again).map(|(.., gang)| gang)
+        listed.max(again).map(|(.., gang)| (gang, again <= listed))
     }
 
     fn pop(&mut self) -> Option<GangIdx> {
@@ -449,7 +498,7 @@ impl Leaf {
 
 fn may_be_victim(tables: &Tables, asker: &Asker, gang: GangIdx) -> bool {
     gang != asker.gang
-        && tables.gangs.active(gang) > 0
+        && tables.gangs.is_active(gang)
         && (asker.action != Action::Preempt || tables.gangs.priority[gang] < tables.gangs.priority[asker.gang])
 }
 
@@ -499,7 +548,14 @@ fn unit_of(tables: &Tables, config: &Config, arena: &bumpalo::Bump, gang: GangId
 /// A pod above a minimum, or a whole member above what is required, last first.
 fn surplus(tables: &Tables, config: &Config, arena: &bumpalo::Bump, of: Member, pods: &mut Vec<PodIdx>) -> Option<Part> {
     let gangs = &tables.gangs;
-    let members = in_order(tables, config, of, arena);
+    let sorted;
+    let members = match gangs.members(of) {
+        only @ [_] => only,
+        _ => {
+            sorted = in_order(tables, config, of, arena);
+            &sorted
+        }
+    };
     for &member in members.iter().rev() {
         let this = Member::Subgroup(member);
         if !gangs.is_pod_set(member) {

@@ -214,6 +214,12 @@ impl Gangs {
         self.subgroups[gang].iter().map(|subgroup| self.counts[subgroup].active).sum()
     }
 
+    /// Whether any pod of a gang has a node or the promise of one.
+    #[must_use]
+    pub fn is_active(&self, gang: GangIdx) -> bool {
+        self.subgroups[gang].iter().any(|subgroup| self.counts[subgroup].active > 0)
+    }
+
     /// Whether some pod set has more pods than its minimum (semantics.md §7.1).
     #[must_use]
     pub fn elastic(&self, gang: GangIdx) -> bool {
