@@ -4,9 +4,10 @@ use muster_kernels::{fit, mask, scan};
 
 use crate::actions::Plan;
 use crate::explain::Unhelped;
-use crate::index::{ClassIdx, Col, GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
+use crate::index::{ClassIdx, Col, Idx, NodeIdx, PodIdx, QueueIdx};
 use crate::place::gang::{candidates, next_pods};
-use crate::search::{Asker, asks, rules};
+use crate::search::leaf::Alone;
+use crate::search::{Asker, Unit, asks, rules};
 use crate::tables::Tables;
 use crate::tables::classes::Kind;
 use crate::tables::gangs::Member;
@@ -57,7 +58,7 @@ pub struct Places {
     oldest: usize,
     /// What could be freed, resource by resource, each indexed by node.
     freed: Vec<i64>,
-    /// What units are counted to free that are not told to leave yet, indexed by dimension, then node; few cells are not 0.
+    /// What units are counted to free that are not told to leave yet, indexed by node, then dimension; few cells are not 0.
     offered: Vec<i64>,
     /// Nodes with cells of `offered` that may not be 0, and which those are.
     touched: Vec<NodeIdx>,
@@ -124,7 +125,7 @@ impl Places {
     /// Looks again at the nodes that changed.
     pub(crate) fn refresh(&mut self, plan: &Plan<'_>) {
         for &(at, _) in &self.asked {
-            self.known[at].refresh(plan, &self.offered);
+            self.known[at].refresh(plan, &self.offered, !self.touched.is_empty());
         }
     }
 
@@ -138,41 +139,47 @@ impl Places {
             self.is_touched.reset(plan.tables.nodes.len(), false);
             return;
         }
-        let nodes = plan.tables.nodes.len();
+        let dims = plan.tables.nodes.soon.len();
         self.limits.iter_mut().for_each(|limit| limit.offered = Amounts::ZERO);
         while let Some(node) = self.touched.pop() {
             self.is_touched[node] = false;
-            self.offered[node.at()..].iter_mut().step_by(nodes).for_each(|cell| *cell = 0);
+            self.offered[node.at() * dims..][..dims].fill(0);
             for &(at, _) in &self.asked {
                 self.known[at].look_at(plan, &self.offered, node);
             }
         }
     }
 
-    /// Whether a pod can be offered: it frees whole resources, not a part of a card, and the asker wants no part of a card.
-    pub(crate) fn can_offer(&self, tables: &Tables, pod: PodIdx) -> bool {
+    /// Whether a pod of a class can be offered: it frees whole resources, not a part of a card, and the asker wants no part of a
+    /// card.
+    pub(crate) fn can_offer(&self, tables: &Tables, class: ClassIdx) -> bool {
         let whole = |class: ClassIdx| !matches!(tables.classes.kind[class], Kind::Shared { .. });
-        whole(tables.pods.class[pod]) && self.asked.iter().all(|&(at, _)| whole(self.known[at].class))
+        whole(class) && self.asked.iter().all(|&(at, _)| whole(self.known[at].class))
     }
 
     /// Counts pods as gone (`sign` 1) that are not told to leave yet, or no longer (-1).
     pub(crate) fn offer(&mut self, plan: &Plan<'_>, pods: &[PodIdx], sign: i64) {
-        let tables = &*plan.tables;
-        let nodes = tables.nodes.len();
         for &pod in pods {
             // A pod that only has a promise frees it as well.
-            let Some(node) = tables.pods.node[pod] else { continue };
-            if !std::mem::replace(&mut self.is_touched[node], true) {
-                self.touched.push(node);
+            if let Some(node) = plan.tables.pods.node[pod] {
+                self.offer_alone(plan, Alone { pod, node, class: plan.tables.pods.class[pod] }, sign);
             }
-            for need in tables.classes.needs(tables.pods.class[pod]) {
-                self.offered[need.dim.at() * nodes + node.at()] += sign * need.amount;
-            }
-            for &(at, _) in &self.asked {
-                self.known[at].look_at(plan, &self.offered, node);
-            }
-            self.offer_to_limits(tables, pod, sign);
         }
+    }
+
+    /// [`Places::offer`] for one pod.
+    pub(crate) fn offer_alone(&mut self, plan: &Plan<'_>, Alone { pod, node, class }: Alone, sign: i64) {
+        let dims = plan.tables.nodes.soon.len();
+        if !std::mem::replace(&mut self.is_touched[node], true) {
+            self.touched.push(node);
+        }
+        for need in plan.tables.classes.needs(class) {
+            self.offered[node.at() * dims + need.dim.at()] += sign * need.amount;
+        }
+        for &(at, _) in &self.asked {
+            self.known[at].look_at(plan, &self.offered, node);
+        }
+        self.offer_to_limits(plan.tables, pod, sign);
     }
 
     fn offer_to_limits(&mut self, tables: &Tables, pod: PodIdx, sign: i64) {
@@ -225,16 +232,20 @@ impl Places {
     }
 
     /// Whether offers have won a place on a node of one of these pods, or the gang holds part of what a limit is about.
-    pub(crate) fn wins_at(&self, plan: &Plan<'_>, gang: GangIdx, pods: &[PodIdx]) -> bool {
+    pub(crate) fn wins_at(&self, plan: &Plan<'_>, unit: &Unit, pods: &[PodIdx]) -> bool {
         let tables = &*plan.tables;
-        let below = |limit: &Limit| tables.gangs.queue[gang].is_ok_and(|q| tables.queues.ancestors(q).any(|q| q == limit.queue));
-        self.limits.iter().any(below)
-            || pods.iter().filter_map(|&pod| tables.pods.node[pod]).any(|node| {
-                self.asked.iter().any(|&(at, _)| {
-                    let need = &self.known[at];
-                    need.copies[node.at()] > 0 && need.copies[node.at()] > copies(tables, need.class, node, &[])
-                })
+        let wins = |node: NodeIdx| {
+            self.asked.iter().any(|&(at, _)| {
+                let need = &self.known[at];
+                need.copies[node.at()] > 0 && need.copies[node.at()] > copies(tables, need.class, node, &[])
             })
+        };
+        let below = |limit: &Limit| tables.gangs.queue[unit.gang].is_ok_and(|q| tables.queues.ancestors(q).any(|q| q == limit.queue));
+        self.limits.iter().any(below)
+            || match unit.alone {
+                Some(alone) => wins(alone.node),
+                None => unit.of(pods).iter().filter_map(|&pod| tables.pods.node[pod]).any(wins),
+            }
     }
 
     /// Places for all pods of the asker's classes.
@@ -310,12 +321,12 @@ impl Need {
         Self { class, copies, sum: 0, seen: usize::MAX, promise: (Victims { leaves: Vec::new(), below: None }, None) }
     }
 
-    fn refresh(&mut self, plan: &Plan<'_>, offered: &[i64]) {
+    fn refresh(&mut self, plan: &Plan<'_>, offered: &[i64], some_offered: bool) {
         let tables = &*plan.tables;
         let changes = &tables.nodes.changes;
         let nodes = plan.search.feasible.mask(self.class);
         if self.seen > changes.len() || changes.len() - self.seen > tables.nodes.len() {
-            self.fill(tables, nodes, offered);
+            self.fill(tables, nodes, offered, some_offered);
         } else {
             for &node in &changes[self.seen..] {
                 self.look_at(plan, offered, node);
@@ -325,10 +336,10 @@ impl Need {
     }
 
     /// Counts all nodes anew: by whole columns where nothing is offered and no parts of cards are asked for.
-    fn fill(&mut self, tables: &Tables, nodes: &[u64], offered: &[i64]) {
+    fn fill(&mut self, tables: &Tables, nodes: &[u64], offered: &[i64], some_offered: bool) {
         self.copies.clear();
         let shared = matches!(tables.classes.kind[self.class], Kind::Shared { .. });
-        if shared || offered.iter().any(|&amount| amount != 0) {
+        if shared || some_offered {
             self.copies.resize(tables.nodes.len(), 0);
             for node in mask::ones(nodes) {
                 self.copies[node] = copies(tables, self.class, NodeIdx::new(node), offered);
@@ -418,10 +429,10 @@ pub(crate) fn free_in_all(tables: &Tables) -> i64 {
 
 /// How many pods of a class a node could take, of what will be free there and what is offered.
 fn copies(tables: &Tables, class: ClassIdx, node: NodeIdx, offered: &[i64]) -> i64 {
-    let nodes = tables.nodes.len();
+    let dims = tables.nodes.soon.len();
     let mut most = i64::MAX;
     for need in tables.classes.needs(class) {
-        let offered = offered.get(need.dim.at() * nodes + node.at()).copied().unwrap_or(0);
+        let offered = offered.get(node.at() * dims + need.dim.at()).copied().unwrap_or(0);
         let there = tables.nodes.soon[need.dim.at()][node] + offered;
         // Most often so, and dividing is slow.
         if there < need.amount {

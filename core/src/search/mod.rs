@@ -1,12 +1,13 @@
 //! Who has to go or to move so that a gang can start: proofs of impossibility first, then the first sufficient prefix of the
 //! victim stream, then everybody back who is not needed (docs/architecture.md, "The search for victims").
 //!
-//! [`stream`] is the order of victims, [`rules`] who is protected and what reclaim must keep, [`counting`] what can be known
+//! [`stream`] is the order of victims (that of one queue in `leaf`), [`rules`] who is protected and what reclaim must keep, [`counting`] what can be known
 //! without trying, [`simulate`] the trying, [`prefix`] and [`moves`] the two ways to choose, [`brake`] the most that may be
 //! evicted.
 
 pub mod brake;
 pub mod counting;
+mod leaf;
 pub mod least;
 pub mod moves;
 pub mod prefix;
@@ -22,6 +23,7 @@ use crate::outcome::{Batch, Eviction, Why};
 use crate::place::gang::{next_pods, next_request};
 use crate::search::brake::Brake;
 use crate::search::counting::Places;
+use crate::search::leaf::Alone;
 use crate::search::least::Least;
 use crate::search::moves::Donors;
 use crate::search::simulate::Simulation;
@@ -86,9 +88,16 @@ pub(crate) struct Unit {
     pub(crate) told: bool,
     /// It is not counted on any more: it would take its place again before the asker's turn comes.
     pub(crate) out: bool,
+    /// Its pod, if that is the whole gang.
+    pub(crate) alone: Option<Alone>,
 }
 
 impl Unit {
+    /// Nothing of a gang.
+    pub(crate) const fn none(gang: GangIdx) -> Self {
+        Self { gang, pods: (0, 0), core: false, single: false, told: false, out: false, alone: None }
+    }
+
     pub(crate) fn of<'a>(&self, pods: &'a [PodIdx]) -> &'a [PodIdx] {
         &pods[self.pods.0..self.pods.1]
     }
@@ -274,7 +283,7 @@ impl SearchMemory {
         for at in plan.statement.positions_since(mark) {
             let op = plan.statement.ops()[at];
             if let Some(gang) = plan.tables.pods.gang[op.pod] {
-                self.stream.changed(plan.tables, gang);
+                self.stream.changed(gang);
             }
             if op.after.status == PodStatus::Releasing {
                 let known = self.whys.binary_search_by_key(&op.pod, |&(pod, _)| pod).expect("who left was in a unit");

@@ -54,14 +54,30 @@ impl SearchMemory {
 
     /// One unit more. The rest of a gang that has nothing else to give is only offered: nothing depends on it in the tables.
     fn take(&mut self, plan: &mut Plan<'_>, asker: &Asker, mut unit: Unit) {
-        let pods = unit.of(&self.unit_pods);
-        let alone = unit.core && pods.len() as u64 == u64::from(plan.tables.gangs.active(unit.gang));
-        if alone && pods.iter().all(|&pod| self.places.can_offer(plan.tables, pod)) {
-            self.places.offer(plan, pods, 1);
+        if self.can_offer(plan, &unit) {
+            self.offer(plan, &unit, 1);
         } else {
             unit.tell(plan, asker, &self.unit_pods);
         }
         self.prefix.push(unit);
+    }
+
+    /// Whether nothing in the tables depends on a unit but what it holds, and counting can add that up.
+    fn can_offer(&self, plan: &Plan<'_>, unit: &Unit) -> bool {
+        if let Some(alone) = unit.alone {
+            return self.places.can_offer(plan.tables, alone.class);
+        }
+        let pods = unit.of(&self.unit_pods);
+        let all = unit.core && pods.len() as u64 == u64::from(plan.tables.gangs.active(unit.gang));
+        all && pods.iter().all(|&pod| self.places.can_offer(plan.tables, plan.tables.pods.class[pod]))
+    }
+
+    /// Counts a unit as gone (`sign` 1), or no longer (-1).
+    fn offer(&mut self, plan: &Plan<'_>, unit: &Unit, sign: i64) {
+        match unit.alone {
+            Some(alone) => self.places.offer_alone(plan, alone, sign),
+            None => self.places.offer(plan, unit.of(&self.unit_pods), sign),
+        }
     }
 
     /// Whether those are enough whom counting needs beside the last unit. If not, all is as before, but those are taken out whom
@@ -87,9 +103,11 @@ impl SearchMemory {
                 if !returned || self.tried_enough(plan) {
                     return false;
                 }
-                for &at in &self.chosen {
+                for chosen in 0..self.chosen.len() {
+                    let at = self.chosen[chosen];
                     self.prefix[at].out = true;
-                    self.places.offer(plan, self.prefix[at].of(&self.unit_pods), -1);
+                    let unit = self.prefix[at];
+                    self.offer(plan, &unit, -1);
                 }
             }
             if !self.places.enough_now(plan) {
@@ -129,8 +147,7 @@ impl SearchMemory {
         self.withdrawn.clear();
         for at in (0..self.prefix.len()).rev() {
             let unit = self.prefix[at];
-            let pods = unit.of(&self.unit_pods);
-            if unit.out || !unit.told && !self.places.wins_at(plan, unit.gang, pods) {
+            if unit.out || !unit.told && !self.places.wins_at(plan, &unit, &self.unit_pods) {
                 continue;
             }
             let last = at + 1 == self.prefix.len();
@@ -154,7 +171,7 @@ impl SearchMemory {
                 plan.statement.rollback(plan.tables, mark);
                 self.places.refresh(plan);
             } else {
-                self.places.offer(plan, unit.of(&self.unit_pods), 1);
+                self.offer(plan, &unit, 1);
             }
         }
         enough
@@ -167,7 +184,7 @@ impl SearchMemory {
                 plan.statement.keep(plan.tables, pod, asker.action);
             }
         } else {
-            self.places.offer(plan, unit.of(&self.unit_pods), -1);
+            self.offer(plan, &unit, -1);
         }
     }
 
@@ -212,8 +229,9 @@ impl SearchMemory {
     /// Back to a mark: whoever was withdrawn is offered again.
     fn go_back(&mut self, plan: &mut Plan<'_>, mark: Mark) {
         plan.statement.rollback(plan.tables, mark);
-        for &at in &self.withdrawn {
-            self.places.offer(plan, self.prefix[at].of(&self.unit_pods), 1);
+        for withdrawn in 0..self.withdrawn.len() {
+            let unit = self.prefix[self.withdrawn[withdrawn]];
+            self.offer(plan, &unit, 1);
         }
         self.withdrawn.clear();
         self.places.refresh(plan);

@@ -1,10 +1,10 @@
 //! Victims in the order in which they go (semantics.md §4.4 reversed, §7.5): from the queue that would be served last, lowest
 //! priority first, pods above a minimum first, youngest first.
 //!
-//! Each leaf has a list, made once for an action; gangs whose place changed meanwhile are put in a small list beside it. A unit
-//! that its own rule protects is passed over, never a reason to stop.
+//! Each leaf has its own order ([`super::leaf`]); here it is said whose turn it is to give, and what of a gang goes at once. A
+//! unit that its own rule protects is passed over, never a reason to stop.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Ordering;
 
 use crate::actions::Plan;
 use crate::config::{Action, Config};
@@ -13,6 +13,7 @@ use crate::index::{Col, GangIdx, Idx, PodIdx, QueueIdx, SubgroupIdx};
 use crate::order::{Standing, Turn, turn};
 use crate::place::gang::in_order;
 use crate::search::counting::{Places, Victims};
+use crate::search::leaf::{Leaf, Row, may_be_victim};
 use crate::search::rules;
 use crate::search::{Asker, Pass, Unit};
 use crate::tables::gangs::Member;
@@ -32,24 +33,6 @@ fn jobs_max(config: &Config, asker: &Asker, loses: bool) -> Option<u32> {
     }
 }
 
-#[derive(Clone, Debug, Default)]
-struct Leaf {
-    /// All that may be victims, first to go first: the order of service reversed.
-    listed: Vec<Turn>,
-    /// Gangs to be put in their places in `listed` once the leaf gives to somebody.
-    fresh: Vec<GangIdx>,
-    /// Those before it hold nothing any more.
-    from: usize,
-    /// Where this search is.
-    at: usize,
-    /// Gangs that come back with another place; few.
-    again: Vec<Turn>,
-    /// It gives for this asker.
-    gives: bool,
-    /// Units that the rules of reclaim protected, given those who were needed.
-    refused: u32,
-}
-
 /// As often a leaf may be refused before it is passed over for this asker.
 const REFUSALS_MAX: u32 = 8;
 
@@ -58,8 +41,6 @@ const REFUSALS_MAX: u32 = 8;
 pub struct Stream {
     leaves: Col<QueueIdx, Leaf>,
     is_listed: Col<GangIdx, bool>,
-    /// What each listed gang holds, between searches.
-    holds: Col<GangIdx, Amounts>,
     /// Gangs that hold something else, or elsewhere, than when the action began.
     has_changed: Col<GangIdx, bool>,
     /// Those that were listed since the action began.
@@ -97,26 +78,18 @@ impl Stream {
             self.leaves.push(Leaf::default());
         }
         self.fresh_for = None;
-        for leaf in self.leaves.as_mut_slice() {
-            leaf.listed.clear();
-            leaf.fresh.clear();
-            leaf.from = 0;
-        }
+        self.leaves.as_mut_slice().iter_mut().for_each(Leaf::clear);
         self.is_listed.reset(tables.gangs.queue.len(), false);
         self.has_changed.reset(tables.gangs.queue.len(), false);
-        self.holds.reset(tables.gangs.queue.len(), Amounts::ZERO);
         self.late.clear();
         for gang in (0..tables.gangs.queue.len()).map(GangIdx::new) {
             let Ok(queue) = tables.gangs.queue[gang] else { continue };
             if tables.gangs.preemptible[gang] && tables.queues.is_leaf(queue) && tables.gangs.active(gang) > 0 {
-                self.leaves[queue].listed.push(turn(tables, config, gang));
+                self.leaves[queue].push(tables, config, gang);
                 self.is_listed[gang] = true;
-                self.holds[gang] = held_by(tables, gang);
             }
         }
-        for leaf in self.leaves.as_mut_slice() {
-            leaf.listed.sort_unstable_by(|a, b| b.cmp(a));
-        }
+        self.leaves.as_mut_slice().iter_mut().for_each(Leaf::sort);
     }
 
     /// Whether a gang is among those who could be victims.
@@ -128,15 +101,14 @@ impl Stream {
     pub(crate) fn list(&mut self, tables: &Tables, gang: GangIdx) {
         let Ok(queue) = tables.gangs.queue[gang] else { return };
         if tables.gangs.preemptible[gang] && !std::mem::replace(&mut self.is_listed[gang], true) {
-            self.leaves[queue].fresh.push(gang);
+            self.leaves[queue].push_late(gang);
             self.late.push(gang);
         }
     }
 
     /// A turn came to something: what a gang holds, and where, is not what it was.
-    pub(crate) fn changed(&mut self, tables: &Tables, gang: GangIdx) {
+    pub(crate) fn changed(&mut self, gang: GangIdx) {
         self.has_changed[gang] = true;
-        self.holds[gang] = held_by(tables, gang);
     }
 
     /// At the first victim, for an asker; nothing to do if nobody was taken since the last rewind for the same.
@@ -165,14 +137,7 @@ impl Stream {
         self.victims.below = (asker.action == Action::Preempt).then_some(tables.gangs.priority[asker.gang]);
         for leaf in self.leaves.indices() {
             let list = &mut self.leaves[leaf];
-            list.again.clear();
-            list.refused = 0;
-            while list.listed.get(list.from).is_some_and(|&(.., gang)| tables.gangs.active(gang) == 0) {
-                list.from += 1;
-            }
-            list.at = list.from;
-            let listed = list.from < list.listed.len() || !list.fresh.is_empty();
-            list.gives = listed
+            list.gives = list.rewind(tables)
                 && match asker.action {
                     Action::Preempt => leaf == asker.queue,
                     Action::Reclaim => leaf != asker.queue,
@@ -186,6 +151,7 @@ impl Stream {
             }
             if list.gives {
                 list.sort_in(tables, config);
+                list.min_runtime = rules::min_runtime(plan, asker, leaf);
                 self.victims.leaves.push(leaf);
             }
         }
@@ -257,8 +223,7 @@ impl Stream {
     pub(crate) fn every_victim(&self, plan: &Plan<'_>, asker: &Asker, visit: &mut dyn FnMut(PodIdx)) {
         let tables = &*plan.tables;
         for &leaf in &self.victims.leaves {
-            let leaf = &self.leaves[leaf];
-            for &(.., gang) in &leaf.listed[leaf.from..] {
+            for gang in self.leaves[leaf].gangs() {
                 if gang != asker.gang && self.victims.below.is_none_or(|below| tables.gangs.priority[gang] < below) {
                     let goes = |pod: &PodIdx| can_go(tables, *pod) || tables.pods.evicted_from[*pod].is_some();
                     tables.gangs.pods[gang].iter().filter(goes).for_each(&mut *visit);
@@ -276,9 +241,8 @@ impl Stream {
         mut visit: impl FnMut(Unit, Turn, &[PodIdx]),
     ) {
         for &leaf in &self.victims.leaves {
-            let leaf = &self.leaves[leaf];
-            for &(.., gang) in &leaf.listed[leaf.from..] {
-                if !may_be_victim(plan.tables, asker, gang) {
+            for gang in self.leaves[leaf].gangs() {
+                if !may_be_victim(plan.tables, asker, gang, true) {
                     continue;
                 }
                 let start = pods.len();
@@ -295,10 +259,9 @@ impl Stream {
     /// Whether anybody could go for the asker.
     pub(crate) fn has_unit(&self, plan: &Plan<'_>, asker: &Asker, pods: &mut Vec<PodIdx>) -> bool {
         self.victims.leaves.iter().any(|&leaf| {
-            let leaf = &self.leaves[leaf];
-            leaf.listed[leaf.from..].iter().any(|&(.., gang)| {
+            self.leaves[leaf].gangs().any(|gang| {
                 let start = pods.len();
-                may_be_victim(plan.tables, asker, gang) && {
+                may_be_victim(plan.tables, asker, gang, true) && {
                     let unit = take_unit(plan, gang, pods);
                     pods.truncate(start);
                     self.is_free(plan, asker, unit)
@@ -317,16 +280,16 @@ impl Stream {
 
     /// Why nobody gives for the asker.
     pub(crate) fn nobody(&self, plan: &Plan<'_>, asker: &Asker) -> Unhelped {
-        let listed = self.victims.leaves.iter().flat_map(|&leaf| &self.leaves[leaf].listed[self.leaves[leaf].from..]);
-        let could_go = listed.filter(|(.., gang)| may_be_victim(plan.tables, asker, *gang));
-        let protected = could_go.filter(|(.., gang)| rules::is_protected(plan, asker, *gang)).count();
+        let listed = self.victims.leaves.iter().flat_map(|&leaf| self.leaves[leaf].gangs());
+        let could_go = listed.filter(|&gang| may_be_victim(plan.tables, asker, gang, true));
+        let protected = could_go.filter(|&gang| rules::is_protected(plan, asker, gang)).count();
         if protected > 0 {
             return Unhelped::Protected { gangs: u32::try_from(protected).unwrap_or(u32::MAX) };
         }
         if !self.passed_over {
             return Unhelped::Nobody;
         }
-        let leaves = self.leaves.entries().filter(|(leaf, list)| *leaf != asker.queue && list.from < list.listed.len());
+        let leaves = self.leaves.entries().filter(|(leaf, list)| *leaf != asker.queue && list.gangs().next().is_some());
         rules::nearest_refusal(plan, asker, leaves.map(|(leaf, _)| leaf)).unwrap_or(Unhelped::Nobody)
     }
 
@@ -342,11 +305,20 @@ impl Stream {
         self.fresh_for = None;
         loop {
             let queue = self.next_leaf(tables, config, asker)?;
-            let gang = self.leaves[queue].pop()?;
+            let (gang, row) = self.leaves[queue].pop(&self.has_changed)?;
             self.dirty = Some(queue);
             let start = pods.len();
-            let unit = take_unit(plan, gang, pods);
-            if !self.is_free(plan, asker, unit) {
+            let unit = match row {
+                Some(Row { alone: Some(alone), started, .. }) => {
+                    if rules::runs_too_short(plan, started, self.leaves[queue].min_runtime) {
+                        continue;
+                    }
+                    pods.push(alone.pod);
+                    Unit { pods: (start, start + 1), core: true, alone: Some(alone), ..Unit::none(gang) }
+                }
+                _ => take_unit(plan, gang, pods),
+            };
+            if unit.alone.is_none() && !self.is_free(plan, asker, unit) {
                 pods.truncate(start);
                 continue;
             }
@@ -354,10 +326,8 @@ impl Stream {
                 pods.truncate(start);
                 return None;
             }
-            let left = tables.gangs.active(gang) > u32::try_from(pods.len() - start).unwrap_or(u32::MAX);
-            if left && !unit.core {
-                // Its place is looked up at the next call: the unit is not gone yet.
-                self.leaves[queue].again.push((Reverse(i32::MIN), u8::MAX, gang));
+            if !unit.core && tables.gangs.active(gang) as usize > pods.len() - start {
+                self.leaves[queue].push_again(gang);
             }
             return Some(unit);
         }
@@ -407,12 +377,10 @@ impl Stream {
 
     fn refresh(&mut self, tables: &Tables, config: &Config, asker: &Asker, queue: QueueIdx) {
         self.best[queue] = if tables.queues.is_leaf(queue) {
-            let top = self.leaves[queue].top(tables, config, asker, &self.has_changed);
-            if let Some((gang, whole)) = top {
-                let next = if whole { self.holds[gang] } else { held_by(tables, gang) };
+            self.leaves[queue].top(tables, config, asker, &self.has_changed).map(|next| {
                 self.given[queue] = self.taken[queue] + next;
-            }
-            top.map(|_| queue)
+                queue
+            })
         } else {
             self.last(config, tables.queues.children_of(queue)).and_then(|child| self.best[child])
         };
@@ -438,84 +406,11 @@ impl Stream {
     }
 }
 
-impl Leaf {
-    /// Puts fresh gangs in their places.
-    fn sort_in(&mut self, tables: &Tables, config: &Config) {
-        if self.fresh.is_empty() {
-            return;
-        }
-        self.listed.drain(..self.from);
-        (self.from, self.at) = (0, 0);
-        for gang in self.fresh.drain(..) {
-            let turn = turn(tables, config, gang);
-            let at = self.listed.partition_point(|&listed| listed > turn);
-            self.listed.insert(at, turn);
-        }
-    }
-
-    /// The gang that goes first, passing over those that cannot be victims of this asker; whether nothing of it was taken yet.
-    fn top(
-        &mut self,
-        tables: &Tables,
-        config: &Config,
-        asker: &Asker,
-        has_changed: &Col<GangIdx, bool>,
-    ) -> Option<(GangIdx, bool)> {
-        if !self.gives {
-            return None;
-        }
-        for entry in &mut self.again {
-            *entry = turn(tables, config, entry.2);
-        }
-        self.again.sort_unstable();
-        while let Some(&listed) = self.listed.get(self.at) {
-            let gang = listed.2;
-            if !may_be_victim(tables, asker, gang) {
-                self.at += 1;
-            } else if has_changed[gang] && turn(tables, config, gang) != listed {
-                self.again.push(turn(tables, config, gang));
-                self.again.sort_unstable();
-                self.at += 1;
-            } else {
-                break;
-            }
-        }
-        let listed = self.listed.get(self.at).copied();
-        let again = self.again.last().copied();
-        listed.max(again).map(|(.., gang)| (gang, again <= listed))
-    }
-
-    fn pop(&mut self) -> Option<GangIdx> {
-        let listed = self.listed.get(self.at).copied();
-        let again = self.again.last().copied();
-        if again > listed {
-            return self.again.pop().map(|(.., gang)| gang);
-        }
-        self.at += 1;
-        listed.map(|(.., gang)| gang)
-    }
-}
-
-fn may_be_victim(tables: &Tables, asker: &Asker, gang: GangIdx) -> bool {
-    gang != asker.gang
-        && tables.gangs.is_active(gang)
-        && (asker.action != Action::Preempt || tables.gangs.priority[gang] < tables.gangs.priority[asker.gang])
-}
-
-/// What a gang holds in its queues.
-fn held_by(tables: &Tables, gang: GangIdx) -> Amounts {
-    tables.gangs.pods[gang]
-        .iter()
-        .filter(|&pod| is_active(tables.pods.status[pod]))
-        .filter_map(|pod| Some((tables.pods.class[pod], tables.pods.node[pod]?)))
-        .fold(Amounts::ZERO, |sum, (class, node)| sum + tables.queue_charge(class, node))
-}
-
 /// What of a gang goes at once. Its pods are appended to `pods`.
 fn take_unit(plan: &Plan<'_>, gang: GangIdx, pods: &mut Vec<PodIdx>) -> Unit {
     let start = pods.len();
     let part = unit_of(plan.tables, plan.config, plan.arena, gang, pods);
-    Unit { gang, pods: (start, pods.len()), core: part == Part::All, single: part == Part::Pod, told: false, out: false }
+    Unit { pods: (start, pods.len()), core: part == Part::All, single: part == Part::Pod, ..Unit::none(gang) }
 }
 
 /// How much of a gang goes at once.
