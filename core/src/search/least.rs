@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 
 use crate::actions::Plan;
 use crate::index::{ClassIdx, Col, GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
-use crate::search::SearchMemory;
+use crate::search::{Asker, SearchMemory};
 use crate::search::counting::{Places, Victims};
 use crate::search::stream::{Stream, can_go};
 use crate::tables::Tables;
@@ -63,18 +63,24 @@ pub struct Least {
     /// The tables of this asker, and how many pods it has of each class.
     asked: Vec<(usize, i64)>,
     gives: Col<QueueIdx, bool>,
+    /// Whole GPUs that were free on each node before the search, and how many changes of nodes there had been.
+    free: Col<NodeIdx, i64>,
+    changes: usize,
+    /// Nodes that were looked at.
+    looked_at: Col<NodeIdx, bool>,
     /// What the victims on one node free.
     sizes: Vec<Reverse<i64>>,
 }
 
 impl SearchMemory {
-    /// At least so many pods have to leave for the asker that was helped; not less than 1. [`Least::prepare`] came before the
-    /// search.
-    pub(super) fn least_evictions(&self) -> u32 {
+    /// At least so many pods have to leave for the asker that was helped; not less than 1. [`Least::remember`] came before
+    /// anybody was told to leave.
+    pub(super) fn least_evictions(&mut self, plan: &Plan<'_>, asker: &Asker) -> u32 {
         // That it does not fit without anybody was tried first.
         if self.units.iter().map(|unit| unit.pods.1 - unit.pods.0).sum::<usize>() <= 1 {
             return 1;
         }
+        self.least.count(plan, asker, &self.stream, &self.places);
         let bounds = self.least.asked.iter().map(|&(at, pods)| self.least.kept[at].bound(pods));
         u32::try_from(bounds.max().unwrap_or(1).max(1)).unwrap_or(u32::MAX)
     }
@@ -104,8 +110,14 @@ impl Least {
         }
     }
 
-    /// Counts what there is before anybody is told to leave for an asker.
-    pub(super) fn prepare(&mut self, plan: &Plan<'_>, stream: &Stream, places: &Places) {
+    /// Nobody is told to leave for an asker yet.
+    pub(super) fn remember(&mut self, tables: &Tables) {
+        self.free.clone_from(&tables.nodes.soon[GPU.at()]);
+        self.changes = tables.nodes.changes.len();
+    }
+
+    /// Counts what there was then.
+    fn count(&mut self, plan: &Plan<'_>, asker: &Asker, stream: &Stream, places: &Places) {
         let victims = stream.victims();
         self.gives.reset(plan.tables.queues.parent.len(), false);
         for &leaf in &victims.leaves {
@@ -116,7 +128,8 @@ impl Least {
             let at = self.position(class, victims);
             self.asked.push((at, pods));
             let mut offers = std::mem::take(&mut self.kept[at]);
-            offers.refresh(plan, self);
+            let victims = |visit: &mut dyn FnMut(PodIdx)| stream.every_victim(plan, asker, visit);
+            offers.refresh(plan, self, victims);
             debug_assert!(self.says_the_same(plan, &offers), "what is kept equals what is counted anew");
             self.kept[at] = offers;
         }
@@ -151,13 +164,18 @@ impl Least {
         let tables = &*plan.tables;
         let each = gpus_needed(tables, class);
         let places = |free: i64| free.max(0) / each;
-        let before = tables.nodes.soon[GPU.at()][node];
+        let before = self.free[node];
         let free = if mask::get(plan.search.feasible.mask(class), node.at()) { places(before) } else { 0 };
         self.sizes.clear();
         let mut at = self.first[node];
         while let Some(pod) = at {
             at = self.next[pod];
-            if tables.pods.node[pod] == Some(node) && can_go(tables, pod) && self.may_go(tables, pod, below) {
+            // Whoever was told to leave in this turn stood at home before.
+            let (home, goes) = match tables.pods.evicted_from[pod] {
+                Some(home) => (home.node, true),
+                None => (tables.pods.node[pod], can_go(tables, pod)),
+            };
+            if home == Some(node) && goes && self.may_go(tables, pod, below) {
                 let gpus = gpus_freed(tables, tables.pods.class[pod]);
                 self.sizes.extend((gpus > 0).then_some(Reverse(gpus)));
             }
@@ -176,12 +194,13 @@ impl Least {
         Offer { free, won, cost }
     }
 
-    /// Whether a table equals what is counted anew.
+    /// Whether a table equals what is counted anew, node by node.
     fn says_the_same(&mut self, plan: &Plan<'_>, known: &Offers) -> bool {
         let mut anew = std::mem::take(&mut self.anew);
-        (anew.class, anew.seen) = (known.class, usize::MAX);
+        anew.class = known.class;
         anew.victims.clone_from(&known.victims);
-        anew.refresh(plan, self);
+        anew.clear(plan);
+        (0..plan.tables.nodes.len()).for_each(|node| anew.look_at(plan, self, NodeIdx::new(node)));
         let same = anew.free == known.free && *anew.on == *known.on && anew.costs().eq(known.costs());
         self.anew = anew;
         same
@@ -204,17 +223,36 @@ impl Default for Offers {
 }
 
 impl Offers {
-    fn refresh(&mut self, plan: &Plan<'_>, least: &mut Least) {
-        let (changes, nodes) = (&plan.tables.nodes.changes, plan.tables.nodes.len());
-        if self.seen > changes.len() || changes.len() - self.seen > nodes {
-            self.on.reset(nodes, Offer::default());
-            self.costs.clear();
-            self.free = 0;
-            (0..nodes).for_each(|node| self.look_at(plan, least, NodeIdx::new(node)));
+    /// Counts anew what changed; if too much did, the free places of all nodes and then those where `victims` are.
+    fn refresh(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut dyn FnMut(PodIdx))) {
+        let (tables, changes) = (&*plan.tables, &plan.tables.nodes.changes);
+        if self.seen > changes.len() || changes.len() - self.seen > tables.nodes.len() {
+            self.clear(plan);
+            let each = gpus_needed(tables, self.class);
+            for node in mask::ones(plan.search.feasible.mask(self.class)).map(NodeIdx::new) {
+                self.on[node].free = least.free[node].max(0) / each;
+                self.free += self.on[node].free;
+            }
+            least.looked_at.reset(tables.nodes.len(), false);
+            victims(&mut |pod| {
+                let home = tables.pods.evicted_from[pod].map_or(tables.pods.node[pod], |home| home.node);
+                if let Some(node) = home
+                    && !std::mem::replace(&mut least.looked_at[node], true)
+                {
+                    self.look_at(plan, least, node);
+                }
+            });
         } else {
             changes[self.seen..].iter().for_each(|&node| self.look_at(plan, least, node));
         }
-        self.seen = changes.len();
+        // What changed since then is looked at again.
+        self.seen = least.changes;
+    }
+
+    fn clear(&mut self, plan: &Plan<'_>) {
+        self.on.reset(plan.tables.nodes.len(), Offer::default());
+        self.costs.clear();
+        self.free = 0;
     }
 
     fn look_at(&mut self, plan: &Plan<'_>, least: &mut Least, node: NodeIdx) {

@@ -207,7 +207,7 @@ impl SearchMemory {
         {
             return Err(little);
         }
-        self.least.prepare(plan, &self.stream, &self.places);
+        self.least.remember(plan.tables);
         if plan.config.victims.fewest {
             if self.find_donors(plan, asker, mark) {
                 return Ok(());
@@ -234,7 +234,7 @@ impl SearchMemory {
         }
         self.stream.start(plan, asker, Pass::Move);
         self.places.begin(plan, asker);
-        self.least.prepare(plan, &self.stream, &self.places);
+        self.least.remember(plan.tables);
         if self.find_donors(plan, asker, mark) {
             return Ok(());
         }
@@ -271,7 +271,7 @@ impl SearchMemory {
             return Err(braked);
         }
         self.explain(plan, asker);
-        let least = if self.units.is_empty() { 0 } else { self.least_evictions() };
+        let least = if self.units.is_empty() { 0 } else { self.least_evictions(plan, asker) };
         plan.statement.settle_since(plan.tables, mark);
         self.stream.list(plan.tables, asker.gang);
         if self.stream.is_listed(asker.gang) {

@@ -346,11 +346,7 @@ impl Stream {
                 self.refresh(tables, config, asker, above);
             }
         }
-        let mut queue = self.last(config, &tables.queues.roots)?;
-        while !tables.queues.is_leaf(queue) {
-            queue = self.last(config, tables.queues.children_of(queue))?;
-        }
-        Some(queue)
+        self.last(config, &tables.queues.roots).and_then(|root| self.best[root])
     }
 
     /// Whether a unit has somebody to give whom min runtime does not protect.
@@ -384,12 +380,15 @@ impl Stream {
         } else {
             self.last(config, tables.queues.children_of(queue)).and_then(|child| self.best[child])
         };
-        let given = self.best[queue].map(|leaf| self.given[leaf]);
-        let known = self.standing[queue];
-        self.standing[queue] = given.map(|given| match known {
-            Some(standing) => standing.after_giving(tables, self.held[queue], given),
-            None => Standing::of_victims(tables, queue, self.held[queue], given),
-        });
+        let Some(leaf) = self.best[queue] else {
+            self.standing[queue] = None;
+            return;
+        };
+        let (held, given) = (self.held[queue], self.given[leaf]);
+        match &mut self.standing[queue] {
+            Some(standing) => standing.give(tables, held, given),
+            unknown => *unknown = Some(Standing::of_victims(tables, queue, held, given)),
+        }
     }
 
     /// The queue that would be served last among siblings; `None` if none of them has a victim.
