@@ -281,7 +281,7 @@ impl Places {
         &mut self,
         plan: &Plan<'_>,
         victims: &Victims,
-        freed: impl Fn(&mut dyn FnMut(PodIdx)),
+        freed: impl Fn(&mut dyn FnMut(Alone)),
     ) -> Option<(u32, u32)> {
         for &(at, pods) in &self.asked {
             let need = &mut self.known[at];
@@ -363,7 +363,7 @@ impl Need {
     }
 
     /// How many pods would fit if everybody went.
-    fn most(&self, plan: &Plan<'_>, freed: &mut Vec<i64>, everybody: &impl Fn(&mut dyn FnMut(PodIdx))) -> i64 {
+    fn most(&self, plan: &Plan<'_>, freed: &mut Vec<i64>, everybody: &impl Fn(&mut dyn FnMut(Alone))) -> i64 {
         let tables = &*plan.tables;
         let nodes = tables.nodes.len();
         let mask_of = plan.search.feasible.mask(self.class);
@@ -372,9 +372,7 @@ impl Need {
         let dims = needs.iter().map(|n| n.dim).chain(shared.then_some(GPU));
         freed.clear();
         freed.resize(nodes * (needs.len() + usize::from(shared)), 0);
-        everybody(&mut |pod| {
-            let Some(node) = tables.pods.node[pod] else { return };
-            let class = tables.pods.class[pod];
+        everybody(&mut |Alone { node, class, .. }| {
             let parts = matches!(tables.classes.kind[class], Kind::Shared { .. });
             for (row, dim) in dims.clone().enumerate() {
                 let whole = tables.classes.needs(class).iter().find(|n| n.dim == dim).map_or(0, |n| n.amount);

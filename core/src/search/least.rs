@@ -9,7 +9,8 @@ use std::cmp::Reverse;
 
 use crate::actions::Plan;
 use crate::index::{ClassIdx, Col, GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
-use crate::search::{Asker, SearchMemory};
+use crate::search::leaf::Alone;
+use crate::search::SearchMemory;
 use crate::search::counting::{Places, Victims};
 use crate::search::stream::{Stream, can_go};
 use crate::tables::Tables;
@@ -66,8 +67,9 @@ pub struct Least {
     /// Whole GPUs that were free on each node before the search, and how many changes of nodes there had been.
     free: Col<NodeIdx, i64>,
     changes: usize,
-    /// Nodes that were looked at.
-    looked_at: Col<NodeIdx, bool>,
+    /// What each victim frees, with the next one on its node; and the first of each node.
+    gathered: Vec<(i64, u32)>,
+    first_gathered: Col<NodeIdx, u32>,
     /// What the victims on one node free.
     sizes: Vec<Reverse<i64>>,
 }
@@ -75,12 +77,12 @@ pub struct Least {
 impl SearchMemory {
     /// At least so many pods have to leave for the asker that was helped; not less than 1. [`Least::remember`] came before
     /// anybody was told to leave.
-    pub(super) fn least_evictions(&mut self, plan: &Plan<'_>, asker: &Asker) -> u32 {
+    pub(super) fn least_evictions(&mut self, plan: &Plan<'_>) -> u32 {
         // That it does not fit without anybody was tried first.
         if self.units.iter().map(|unit| unit.pods.1 - unit.pods.0).sum::<usize>() <= 1 {
             return 1;
         }
-        self.least.count(plan, asker, &self.stream, &self.places);
+        self.least.count(plan, &self.stream, &self.places);
         let bounds = self.least.asked.iter().map(|&(at, pods)| self.least.kept[at].bound(pods));
         u32::try_from(bounds.max().unwrap_or(1).max(1)).unwrap_or(u32::MAX)
     }
@@ -117,7 +119,7 @@ impl Least {
     }
 
     /// Counts what there was then.
-    fn count(&mut self, plan: &Plan<'_>, asker: &Asker, stream: &Stream, places: &Places) {
+    fn count(&mut self, plan: &Plan<'_>, stream: &Stream, places: &Places) {
         let victims = stream.victims();
         self.gives.reset(plan.tables.queues.parent.len(), false);
         for &leaf in &victims.leaves {
@@ -128,7 +130,7 @@ impl Least {
             let at = self.position(class, victims);
             self.asked.push((at, pods));
             let mut offers = std::mem::take(&mut self.kept[at]);
-            let victims = |visit: &mut dyn FnMut(PodIdx)| stream.every_victim(plan, asker, visit);
+            let victims = |visit: &mut dyn FnMut(Alone)| stream.every_victim(plan, visit);
             offers.refresh(plan, self, victims);
             debug_assert!(self.says_the_same(plan, &offers), "what is kept equals what is counted anew");
             self.kept[at] = offers;
@@ -162,10 +164,6 @@ impl Least {
     /// What a node has to offer.
     fn offer(&mut self, plan: &Plan<'_>, class: ClassIdx, below: Option<i32>, node: NodeIdx) -> Offer {
         let tables = &*plan.tables;
-        let each = gpus_needed(tables, class);
-        let places = |free: i64| free.max(0) / each;
-        let before = self.free[node];
-        let free = if mask::get(plan.search.feasible.mask(class), node.at()) { places(before) } else { 0 };
         self.sizes.clear();
         let mut at = self.first[node];
         while let Some(pod) = at {
@@ -180,6 +178,15 @@ impl Least {
                 self.sizes.extend((gpus > 0).then_some(Reverse(gpus)));
             }
         }
+        self.offer_of_sizes(plan, class, node)
+    }
+
+    /// What a node has to offer, given what its victims free.
+    fn offer_of_sizes(&mut self, plan: &Plan<'_>, class: ClassIdx, node: NodeIdx) -> Offer {
+        let each = gpus_needed(plan.tables, class);
+        let places = |free: i64| free.max(0) / each;
+        let before = self.free[node];
+        let free = if mask::get(plan.search.feasible.mask(class), node.at()) { places(before) } else { 0 };
         self.sizes.sort_unstable();
         let (mut freed, mut cost, mut won) = (0, 0, 0);
         for (gone, Reverse(gpus)) in (1..).zip(&self.sizes) {
@@ -200,7 +207,10 @@ impl Least {
         anew.class = known.class;
         anew.victims.clone_from(&known.victims);
         anew.clear(plan);
-        (0..plan.tables.nodes.len()).for_each(|node| anew.look_at(plan, self, NodeIdx::new(node)));
+        for node in (0..plan.tables.nodes.len()).map(NodeIdx::new) {
+            let now = self.offer(plan, known.class, known.victims.below, node);
+            anew.set(node, now);
+        }
         let same = anew.free == known.free && *anew.on == *known.on && anew.costs().eq(known.costs());
         self.anew = anew;
         same
@@ -223,30 +233,53 @@ impl Default for Offers {
 }
 
 impl Offers {
-    /// Counts anew what changed; if too much did, the free places of all nodes and then those where `victims` are.
-    fn refresh(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut dyn FnMut(PodIdx))) {
+    /// Counts anew what changed, or everything if too much did.
+    fn refresh(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut dyn FnMut(Alone))) {
         let (tables, changes) = (&*plan.tables, &plan.tables.nodes.changes);
         if self.seen > changes.len() || changes.len() - self.seen > tables.nodes.len() {
-            self.clear(plan);
-            let each = gpus_needed(tables, self.class);
-            for node in mask::ones(plan.search.feasible.mask(self.class)).map(NodeIdx::new) {
-                self.on[node].free = least.free[node].max(0) / each;
-                self.free += self.on[node].free;
-            }
-            least.looked_at.reset(tables.nodes.len(), false);
-            victims(&mut |pod| {
-                let home = tables.pods.evicted_from[pod].map_or(tables.pods.node[pod], |home| home.node);
-                if let Some(node) = home
-                    && !std::mem::replace(&mut least.looked_at[node], true)
-                {
-                    self.look_at(plan, least, node);
-                }
-            });
+            self.fill(plan, least, victims);
         } else {
-            changes[self.seen..].iter().for_each(|&node| self.look_at(plan, least, node));
+            for &node in &changes[self.seen..] {
+                let now = least.offer(plan, self.class, self.victims.below, node);
+                self.set(node, now);
+            }
         }
         // What changed since then is looked at again.
         self.seen = least.changes;
+    }
+
+    /// Counts all nodes anew: what is free, and then what victims free.
+    fn fill(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut dyn FnMut(Alone))) {
+        let tables = &*plan.tables;
+        self.clear(plan);
+        let each = gpus_needed(tables, self.class);
+        for node in mask::ones(plan.search.feasible.mask(self.class)).map(NodeIdx::new) {
+            self.on[node].free = least.free[node].max(0) / each;
+            self.free += self.on[node].free;
+        }
+        least.gathered.clear();
+        least.first_gathered.reset(tables.nodes.len(), u32::MAX);
+        let (gathered, first) = (&mut least.gathered, &mut least.first_gathered);
+        victims(&mut |victim| {
+            let gpus = gpus_freed(tables, victim.class);
+            if gpus > 0 {
+                let at = u32::try_from(gathered.len()).expect("pods are counted in u32");
+                gathered.push((gpus, std::mem::replace(&mut first[victim.node], at)));
+            }
+        });
+        for node in least.first_gathered.indices() {
+            let mut at = least.first_gathered[node];
+            if at == u32::MAX {
+                continue;
+            }
+            least.sizes.clear();
+            while let Some(&(gpus, next)) = least.gathered.get(at as usize) {
+                least.sizes.push(Reverse(gpus));
+                at = next;
+            }
+            let now = least.offer_of_sizes(plan, self.class, node);
+            self.set(node, now);
+        }
     }
 
     fn clear(&mut self, plan: &Plan<'_>) {
@@ -255,8 +288,7 @@ impl Offers {
         self.free = 0;
     }
 
-    fn look_at(&mut self, plan: &Plan<'_>, least: &mut Least, node: NodeIdx) {
-        let now = least.offer(plan, self.class, self.victims.below, node);
+    fn set(&mut self, node: NodeIdx, now: Offer) {
         let known = std::mem::replace(&mut self.on[node], now);
         self.free += now.free - known.free;
         for (offer, sign) in [(known, -1), (now, 1)] {

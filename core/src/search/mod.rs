@@ -203,7 +203,7 @@ impl SearchMemory {
         }
         self.places.begin(plan, asker);
         if plan.config.victims.shortcuts
-            && let Some(little) = self.stream.too_little(plan, asker, &mut self.places)
+            && let Some(little) = self.stream.too_little(plan, &mut self.places)
         {
             return Err(little);
         }
@@ -271,7 +271,7 @@ impl SearchMemory {
             return Err(braked);
         }
         self.explain(plan, asker);
-        let least = if self.units.is_empty() { 0 } else { self.least_evictions(plan, asker) };
+        let least = if self.units.is_empty() { 0 } else { self.least_evictions(plan) };
         plan.statement.settle_since(plan.tables, mark);
         self.stream.list(plan.tables, asker.gang);
         if self.stream.is_listed(asker.gang) {

@@ -13,7 +13,7 @@ use crate::index::{Col, GangIdx, Idx, PodIdx, QueueIdx, SubgroupIdx};
 use crate::order::{Standing, Turn, turn};
 use crate::place::gang::in_order;
 use crate::search::counting::{Places, Victims};
-use crate::search::leaf::{Leaf, Row, may_be_victim};
+use crate::search::leaf::{Alone, Leaf, Row, may_be_victim};
 use crate::search::rules;
 use crate::search::{Asker, Pass, Unit};
 use crate::tables::gangs::Member;
@@ -213,22 +213,16 @@ impl Stream {
     }
 
     /// Whether everybody who may go together would free too little; if so, nobody has to be tried.
-    pub(crate) fn too_little(&self, plan: &Plan<'_>, asker: &Asker, places: &mut Places) -> Option<Unhelped> {
-        let everybody = |add: &mut dyn FnMut(PodIdx)| self.every_victim(plan, asker, add);
+    pub(crate) fn too_little(&self, plan: &Plan<'_>, places: &mut Places) -> Option<Unhelped> {
+        let everybody = |add: &mut dyn FnMut(Alone)| self.every_victim(plan, add);
         let (pods, most) = places.too_little(plan, &self.victims, everybody)?;
         Some(Unhelped::TooLittle { pods, most })
     }
 
     /// Every pod that could go for the asker, or was told to in this turn.
-    pub(crate) fn every_victim(&self, plan: &Plan<'_>, asker: &Asker, visit: &mut dyn FnMut(PodIdx)) {
-        let tables = &*plan.tables;
+    pub(crate) fn every_victim(&self, plan: &Plan<'_>, visit: &mut dyn FnMut(Alone)) {
         for &leaf in &self.victims.leaves {
-            for gang in self.leaves[leaf].gangs() {
-                if gang != asker.gang && self.victims.below.is_none_or(|below| tables.gangs.priority[gang] < below) {
-                    let goes = |pod: &PodIdx| can_go(tables, *pod) || tables.pods.evicted_from[*pod].is_some();
-                    tables.gangs.pods[gang].iter().filter(goes).for_each(&mut *visit);
-                }
-            }
+            self.leaves[leaf].pods(plan.tables, self.victims.below, &self.has_changed, visit);
         }
     }
 
