@@ -18,6 +18,8 @@ use crate::units::{Amounts, MICRO_PER_GPU, Resource, UNLIMITED, mib_share};
 #[derive(Clone, Debug)]
 struct Need {
     class: ClassIdx,
+    /// Whole GPUs for each.
+    gpus: i64,
     copies: Vec<i64>,
     sum: i64,
     /// How much of [`Nodes::changes`](crate::tables::nodes::Nodes::changes) it knows.
@@ -102,7 +104,7 @@ impl Places {
             }
             let at = known.iter().position(|need| need.class == class).unwrap_or_else(|| {
                 if known.len() < CLASSES_KEPT.max(asked.len() + 1) {
-                    known.push(Need::of(class, Vec::new()));
+                    known.push(Need::of(tables, class, Vec::new()));
                     return known.len() - 1;
                 }
                 // One that this asker has not asked for makes room.
@@ -111,7 +113,7 @@ impl Places {
                 }
                 let at = *oldest;
                 *oldest = (at + 1) % known.len();
-                known[at] = Need::of(class, std::mem::take(&mut known[at].copies));
+                known[at] = Need::of(tables, class, std::mem::take(&mut known[at].copies));
                 at
             });
             asked.push((at, 1));
@@ -317,8 +319,9 @@ fn has_alternatives(plan: &Plan<'_>, of: Member) -> bool {
 
 impl Need {
     /// Nothing known.
-    const fn of(class: ClassIdx, copies: Vec<i64>) -> Self {
-        Self { class, copies, sum: 0, seen: usize::MAX, promise: (Victims { leaves: Vec::new(), below: None }, None) }
+    fn of(tables: &Tables, class: ClassIdx, copies: Vec<i64>) -> Self {
+        let gpus = tables.classes.needs(class).iter().find(|need| need.dim == GPU).map_or(0, |need| need.amount);
+        Self { class, gpus, copies, sum: 0, seen: usize::MAX, promise: (Victims { leaves: Vec::new(), below: None }, None) }
     }
 
     fn refresh(&mut self, plan: &Plan<'_>, offered: &[i64], some_offered: bool) {
@@ -356,10 +359,21 @@ impl Need {
     /// Counts one node anew.
     fn look_at(&mut self, plan: &Plan<'_>, offered: &[i64], node: NodeIdx) {
         if mask::get(plan.search.feasible.mask(self.class), node.at()) {
-            let now = copies(plan.tables, self.class, node, offered);
+            let now = self.copies_on(plan.tables, node, offered);
             self.sum += now - self.copies[node.at()];
             self.copies[node.at()] = now;
         }
+    }
+
+    /// [`copies`], but GPUs are looked at first: most often they are what is missing.
+    fn copies_on(&self, tables: &Tables, node: NodeIdx, offered: &[i64]) -> i64 {
+        if self.gpus > 0 {
+            let offered = offered.get(node.at() * tables.nodes.soon.len() + GPU.at()).copied().unwrap_or(0);
+            if tables.nodes.soon[GPU.at()][node] + offered < self.gpus {
+                return 0;
+            }
+        }
+        copies(tables, self.class, node, offered)
     }
 
     /// How many pods would fit if everybody went.

@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 
 use crate::actions::Plan;
-use crate::index::{ClassIdx, Col, GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
+use crate::index::{ClassIdx, Col, Idx, NodeIdx, PodIdx, QueueIdx};
 use crate::search::leaf::Alone;
 use crate::search::SearchMemory;
 use crate::search::counting::{Places, Victims};
@@ -100,15 +100,13 @@ impl Least {
         self.asked.clear();
     }
 
-    /// The pods of a gang may go from now on.
-    pub(super) fn list(&mut self, tables: &Tables, gang: GangIdx) {
-        for pod in tables.gangs.pods[gang].iter() {
-            if let Some(node) = tables.pods.node[pod]
-                && can_go(tables, pod)
-                && !std::mem::replace(&mut self.is_listed[pod], true)
-            {
-                self.next[pod] = self.first[node].replace(pod);
-            }
+    /// A pod of a gang that may be a victim has a place.
+    pub(super) fn list(&mut self, tables: &Tables, pod: PodIdx) {
+        if let Some(node) = tables.pods.node[pod]
+            && can_go(tables, pod)
+            && !std::mem::replace(&mut self.is_listed[pod], true)
+        {
+            self.next[pod] = self.first[node].replace(pod);
         }
     }
 

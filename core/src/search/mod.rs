@@ -128,7 +128,7 @@ impl SearchMemory {
         self.donors.forget();
         self.least.begin(plan.tables);
         for gang in (0..plan.tables.gangs.queue.len()).map(GangIdx::new).filter(|&gang| self.stream.is_listed(gang)) {
-            self.least.list(plan.tables, gang);
+            plan.tables.gangs.pods[gang].iter().for_each(|pod| self.least.list(plan.tables, pod));
         }
         let card = plan.tables.nodes.smallest_card;
         let next = |gang| next_request(plan.tables, plan.config, gang, card, plan.arena);
@@ -274,9 +274,6 @@ impl SearchMemory {
         let least = if self.units.is_empty() { 0 } else { self.least_evictions(plan) };
         plan.statement.settle_since(plan.tables, mark);
         self.stream.list(plan.tables, asker.gang);
-        if self.stream.is_listed(asker.gang) {
-            self.least.list(plan.tables, asker.gang);
-        }
         let mut batch =
             Batch { asker: asker.gang, action: asker.action, placed: 0, evicted: 0, moved: 0, least, tries: self.tries };
         let start = plan.statement.evictions().len();
@@ -284,6 +281,9 @@ impl SearchMemory {
             let op = plan.statement.ops()[at];
             if let Some(gang) = plan.tables.pods.gang[op.pod] {
                 self.stream.changed(gang);
+                if self.stream.is_listed(gang) {
+                    self.least.list(plan.tables, op.pod);
+                }
             }
             if op.after.status == PodStatus::Releasing {
                 let known = self.whys.binary_search_by_key(&op.pod, |&(pod, _)| pod).expect("who left was in a unit");

@@ -54,8 +54,13 @@ pub struct Stream {
     given: Col<QueueIdx, Amounts>,
     /// What those of each leaf gave who won a place for the asker.
     taken: Col<QueueIdx, Amounts>,
+    /// The child that would be last if the last one were not there, by parent; and for the roots.
+    runner_up: Col<QueueIdx, Option<QueueIdx>>,
+    root_runner_up: Option<QueueIdx>,
     /// The leaf that gave last; it has to be looked at again.
     dirty: Option<QueueIdx>,
+    /// A leaf gives no more.
+    closed: bool,
     /// Those who may not be lost are passed over.
     loses: bool,
     /// Somebody was passed over for that.
@@ -132,7 +137,8 @@ impl Stream {
         self.given.reset(queues, Amounts::ZERO);
         self.held.clone_from(&tables.queues.allocated);
         self.taken.reset(queues, Amounts::ZERO);
-        (self.jobs, self.last_job, self.dirty) = (0, None, None);
+        self.runner_up.reset(queues, None);
+        (self.jobs, self.last_job, self.dirty, self.closed) = (0, None, None, false);
         self.victims.leaves.clear();
         self.victims.below = (asker.action == Action::Preempt).then_some(tables.gangs.priority[asker.gang]);
         for leaf in self.leaves.indices() {
@@ -158,9 +164,14 @@ impl Stream {
         if self.loses {
             self.gives_for_good = self.somebody_gives();
         }
+        self.line_up_all(tables, config, asker);
+    }
+
+    fn line_up_all(&mut self, tables: &Tables, config: &Config, asker: &Asker) {
         for &root in &tables.queues.roots {
             self.line_up(tables, config, asker, root);
         }
+        self.find_root_runner_up(tables, config);
     }
 
     /// A unit won a place: its leaf has given that much. Others of the prefix stand where they do not help, so nothing was taken.
@@ -201,7 +212,7 @@ impl Stream {
         self.leaves[leaf].refused += 1;
         if self.leaves[leaf].refused >= REFUSALS_MAX {
             self.leaves[leaf].gives = false;
-            self.dirty = self.dirty.or(Some(leaf));
+            self.closed = true;
         }
     }
 
@@ -209,7 +220,11 @@ impl Stream {
         for &child in tables.queues.children_of(queue) {
             self.line_up(tables, config, asker, child);
         }
-        self.refresh(tables, config, asker, queue);
+        if tables.queues.is_leaf(queue) {
+            self.refresh_leaf(tables, config, asker, queue);
+        } else {
+            self.refresh(tables, config, queue);
+        }
     }
 
     /// Whether everybody who may go together would free too little; if so, nobody has to be tried.
@@ -329,18 +344,46 @@ impl Stream {
 
     /// The leaf that gives next.
     fn next_leaf(&mut self, tables: &Tables, config: &Config, asker: &Asker) -> Option<QueueIdx> {
+        if std::mem::take(&mut self.closed) {
+            self.dirty = None;
+            self.line_up_all(tables, config, asker);
+        }
         if let Some(leaf) = self.dirty.take() {
             let given = self.given[leaf];
-            self.refresh(tables, config, asker, leaf);
-            if self.best[leaf].is_some() && self.given[leaf] == given {
-                // It stands as before, so it is last again.
+            self.refresh_leaf(tables, config, asker, leaf);
+            if self.best[leaf].is_some() && self.given[leaf] == given || self.is_still_last(tables, config, leaf) {
                 return Some(leaf);
             }
             for above in tables.queues.ancestors(leaf).skip(1) {
-                self.refresh(tables, config, asker, above);
+                self.refresh(tables, config, above);
+            }
+            self.find_root_runner_up(tables, config);
+        }
+        self.last_two(config, &tables.queues.roots).0.and_then(|root| self.best[root])
+    }
+
+    /// Whether the leaf that gave last gives again: at every level its queue is still behind the one that was next to last.
+    /// Until it is not, the queues above it stand as they should.
+    fn is_still_last(&mut self, tables: &Tables, config: &Config, leaf: QueueIdx) -> bool {
+        for queue in tables.queues.ancestors(leaf) {
+            if queue != leaf {
+                self.stand(tables, queue);
+            }
+            let parent = tables.queues.parent[queue];
+            let runner_up = parent.map_or(self.root_runner_up, |parent| self.runner_up[parent]);
+            let Some(standing) = &self.standing[queue] else { return false };
+            let behind = |other: QueueIdx| {
+                self.standing[other].as_ref().is_none_or(|other_standing| match standing.before(other_standing) {
+                    _ if !config.plugins.proportion => queue > other,
+                    Ordering::Equal => queue > other,
+                    order => order == Ordering::Greater,
+                })
+            };
+            if !runner_up.is_none_or(behind) {
+                return false;
             }
         }
-        self.last(config, &tables.queues.roots).and_then(|root| self.best[root])
+        true
     }
 
     /// Whether a unit has somebody to give whom min runtime does not protect.
@@ -365,15 +408,28 @@ impl Stream {
         true
     }
 
-    fn refresh(&mut self, tables: &Tables, config: &Config, asker: &Asker, queue: QueueIdx) {
-        self.best[queue] = if tables.queues.is_leaf(queue) {
-            self.leaves[queue].top(tables, config, asker, &self.has_changed).map(|next| {
-                self.given[queue] = self.taken[queue] + next;
-                queue
-            })
-        } else {
-            self.last(config, tables.queues.children_of(queue)).and_then(|child| self.best[child])
-        };
+    fn refresh_leaf(&mut self, tables: &Tables, config: &Config, asker: &Asker, leaf: QueueIdx) {
+        let next = self.leaves[leaf].top(tables, config, asker, &self.has_changed);
+        self.best[leaf] = next.map(|next| {
+            self.given[leaf] = self.taken[leaf] + next;
+            leaf
+        });
+        self.stand(tables, leaf);
+    }
+
+    fn refresh(&mut self, tables: &Tables, config: &Config, queue: QueueIdx) {
+        let (last, runner_up) = self.last_two(config, tables.queues.children_of(queue));
+        self.best[queue] = last.and_then(|child| self.best[child]);
+        self.runner_up[queue] = runner_up;
+        self.stand(tables, queue);
+    }
+
+    fn find_root_runner_up(&mut self, tables: &Tables, config: &Config) {
+        self.root_runner_up = self.last_two(config, &tables.queues.roots).1;
+    }
+
+    /// How a queue stands with what the leaf in it that gives next would give.
+    fn stand(&mut self, tables: &Tables, queue: QueueIdx) {
         let Some(leaf) = self.best[queue] else {
             self.standing[queue] = None;
             return;
@@ -385,17 +441,21 @@ impl Stream {
         }
     }
 
-    /// The queue that would be served last among siblings; `None` if none of them has a victim.
-    fn last(&self, config: &Config, siblings: &[QueueIdx]) -> Option<QueueIdx> {
-        let mut last: Option<(QueueIdx, &Standing)> = None;
+    /// The queue that would be served last among siblings, and the one before it; of equals the later one.
+    fn last_two(&self, config: &Config, siblings: &[QueueIdx]) -> (Option<QueueIdx>, Option<QueueIdx>) {
+        let (mut last, mut runner_up): (Option<(QueueIdx, &Standing)>, Option<(QueueIdx, &Standing)>) = (None, None);
         for &queue in siblings {
             let Some(standing) = &self.standing[queue] else { continue };
-            let later = last.is_none_or(|(_, best)| !config.plugins.proportion || standing.before(best) != Ordering::Less);
-            if later {
-                last = Some((queue, standing));
+            let later = |than: Option<(QueueIdx, &Standing)>| {
+                than.is_none_or(|(_, than)| !config.plugins.proportion || standing.before(than) != Ordering::Less)
+            };
+            if later(last) {
+                (last, runner_up) = (Some((queue, standing)), last);
+            } else if later(runner_up) {
+                runner_up = Some((queue, standing));
             }
         }
-        last.map(|(queue, _)| queue)
+        (last.map(|(queue, _)| queue), runner_up.map(|(queue, _)| queue))
     }
 }
 
