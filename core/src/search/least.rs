@@ -257,10 +257,11 @@ impl Offers {
         }
         least.gathered.clear();
         least.first_gathered.reset(tables.nodes.len(), u32::MAX);
-        let (gathered, first) = (&mut least.gathered, &mut least.first_gathered);
+        let (gathered, first, is_listed) = (&mut least.gathered, &mut least.first_gathered, &least.is_listed);
         victims(&mut |victim| {
             let gpus = gpus_freed(tables, victim.class);
-            if gpus > 0 {
+            // Who was given a place in this turn had none before.
+            if gpus > 0 && is_listed[victim.pod] {
                 let at = u32::try_from(gathered.len()).expect("pods are counted in u32");
                 gathered.push((gpus, std::mem::replace(&mut first[victim.node], at)));
             }
