@@ -241,7 +241,9 @@ impl SearchMemory {
     fn try_once(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
         self.tries += 1;
         let gangs = self.units.iter().map(|unit| unit.gang);
-        self.simulation.run(plan, asker, gangs) && rules::allow(plan, asker, &mut self.ledger, &self.units, &self.unit_pods)
+        self.simulation.run(plan, asker, gangs)
+            && rules::allow(plan, asker, &mut self.ledger, &self.units, &self.unit_pods)
+            && !self.units.iter().any(|unit| unit.of(&self.unit_pods).iter().any(|&pod| plan.tables.pods.goes_in_circles(pod)))
     }
 
     /// Whether the safety net was reached.
@@ -291,7 +293,7 @@ impl SearchMemory {
             let why = rules::why(plan, asker, &mut self.ledger, unit, &self.unit_pods);
             for &pod in pods {
                 // What holds a node and got another place moves.
-                let moves = plan.tables.pods.evicted_from[pod].is_some_and(|home| holds_node(home.status))
+                let moves = plan.tables.pods.evicted_from[pod].is_some_and(|home| holds_node(home.status) || home.leaves.is_some())
                     && plan.tables.pods.status[pod] == PodStatus::Pipelined;
                 self.whys.push((pod, if moves { Why::Moves } else { why }));
             }
