@@ -155,8 +155,21 @@ impl SearchMemory {
         self.finish(plan, asker, mark)
     }
 
-    /// Whether anybody may go or move for the asker at all. Where nobody may, it does not get a turn either, even if it fits
-    /// without: that is for `allocate` to decide (semantics.md §6.4.6).
+    /// Promises an asker what is free or will be, if it can start with that; nobody goes for it.
+    pub fn promise(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
+        let mark = plan.statement.mark(plan.tables);
+        self.start_over(plan);
+        let starts = simulate::place(plan, asker, asker.gang)
+            && rules::allow(plan, asker, &mut self.ledger, &[], &[])
+            && self.finish(plan, asker, mark).is_ok();
+        if !starts {
+            plan.statement.rollback(plan.tables, mark);
+        }
+        starts
+    }
+
+    /// Whether anybody may go or move for the asker at all. Where nobody may, it has no turn, even if it fits without
+    /// (semantics.md §6.4.6): others who may ask come first, and it gets what they leave ([`Self::promise`]).
     fn somebody_could_go(&mut self, plan: &Plan<'_>, asker: &Asker) -> bool {
         let moves = asker.action == Action::Reclaim && plan.config.victims.consolidating_reclaim;
         let passes =
