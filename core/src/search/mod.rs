@@ -2,7 +2,7 @@
 //! victim stream, then everybody back who is not needed (docs/architecture.md, "The search for victims").
 //!
 //! [`stream`] is the order of victims, [`rules`] who is protected and what reclaim must keep, [`counting`] what can be known
-//! without trying, [`simulate`] the trying, [`prefix`] and [`moves`] the two ways to choose, [`brake`] the most that may be
+//! without trying, [`simulate`] the trying, [`prefix`] (with [`sets`]) and [`moves`] the two ways to choose, [`brake`] the most that may be
 //! evicted.
 
 pub mod brake;
@@ -11,6 +11,7 @@ pub mod least;
 pub mod moves;
 pub mod prefix;
 pub mod rules;
+pub mod sets;
 pub mod simulate;
 pub mod stream;
 
@@ -52,6 +53,8 @@ pub struct SearchMemory {
     /// Positions in `prefix`: who is tried, and who is counted as staying meanwhile.
     chosen: Vec<usize>,
     withdrawn: Vec<usize>,
+    /// Lengths of `prefix` that are tried as a whole or in parts.
+    turns: Vec<usize>,
     /// Which of the units ended where they were.
     stayed: Vec<bool>,
     whys: Vec<(PodIdx, Why)>,

@@ -137,6 +137,12 @@ impl Pods {
         line[from..].iter().copied().filter(|&pod| self.is_waiting(pod))
     }
 
+    /// The node where a pod was when the turn began that is being tried.
+    #[must_use]
+    pub fn home(&self, pod: PodIdx) -> Option<NodeIdx> {
+        self.evicted_from[pod].map_or(self.node[pod], |home| home.node)
+    }
+
     /// Whether a pod that was told to leave in this turn has its own place again.
     #[must_use]
     pub fn is_home(&self, pod: PodIdx) -> bool {
