@@ -9,6 +9,7 @@
 
 use crate::actions::Plan;
 use crate::explain::Unhelped;
+use crate::search::sets::any_pod_is_enough;
 use crate::search::{Asker, SearchMemory, Unit, rules};
 use crate::statement::Mark;
 
@@ -122,7 +123,8 @@ impl SearchMemory {
     fn spare_last(&mut self, plan: &mut Plan<'_>, asker: &Asker, ready: Mark) {
         let last = self.prefix.len() - 1;
         let unit = self.prefix[last];
-        let needed = !unit.core && self.chosen.iter().any(|&at| self.prefix[at].gang == unit.gang && self.prefix[at].core);
+        let rest_goes = self.chosen.iter().any(|&at| self.prefix[at].gang == unit.gang && self.prefix[at].core);
+        let needed = !unit.core && rest_goes && !any_pod_is_enough(plan.tables, unit.gang);
         if self.chosen.len() < 2 || needed {
             return;
         }
@@ -153,7 +155,8 @@ impl SearchMemory {
                 continue;
             }
             let last = at + 1 == self.prefix.len();
-            let below = !unit.core && self.chosen.iter().any(|&c| self.prefix[c].gang == unit.gang && self.prefix[c].core);
+            let rest_goes = self.chosen.iter().any(|&c| self.prefix[c].gang == unit.gang && self.prefix[c].core);
+            let below = !unit.core && rest_goes && !any_pod_is_enough(plan.tables, unit.gang);
             if last || below || !self.enough_without(plan, asker, unit) {
                 self.chosen.push(at);
             } else if !unit.told {
@@ -300,7 +303,8 @@ impl SearchMemory {
     ) {
         for at in (0..self.units.len()).rev() {
             let unit = self.units[at];
-            if !unit.core && self.units[at + 1..].iter().any(|later| later.gang == unit.gang && later.core) {
+            let rest_goes = self.units[at + 1..].iter().any(|later| later.gang == unit.gang && later.core);
+            if !unit.core && rest_goes && !any_pod_is_enough(plan.tables, unit.gang) {
                 continue;
             }
             let mark = plan.statement.mark(plan.tables);

@@ -7,7 +7,7 @@
 use bumpalo::collections::Vec as BumpVec;
 
 use crate::actions::Plan;
-use crate::index::{Idx, NodeIdx};
+use crate::index::{GangIdx, Idx, NodeIdx};
 use crate::place::gang::next_pods;
 use crate::search::counting::free_on;
 use crate::search::{Asker, SearchMemory, rules};
@@ -125,7 +125,7 @@ impl SearchMemory {
 }
 
 /// Whether a gang needs no more than one pod, whichever it is.
-fn any_pod_is_enough(tables: &Tables, gang: crate::index::GangIdx) -> bool {
+pub(super) fn any_pod_is_enough(tables: &Tables, gang: GangIdx) -> bool {
     let subgroups = tables.gangs.subgroups[gang];
     subgroups.len() == 1 && subgroups.iter().all(|only| tables.gangs.threshold(Member::Subgroup(only)) <= 1)
 }
