@@ -197,9 +197,8 @@ impl Failures {
 
     /// Pods that were given a place in this cycle and lost it again never started: they wait.
     fn list_taken_back(&mut self, tables: &Tables, statement: &Statement) {
-        let never_ran = |before: Placement| {
-            matches!(before.status, PodStatus::Allocated | PodStatus::Pipelined) && before.leaves.is_none()
-        };
+        let never_ran =
+            |before: Placement| matches!(before.status, PodStatus::Allocated | PodStatus::Pipelined) && before.leaves.is_none();
         let lost = statement.ops().iter().filter(|op| op.after.status == PodStatus::Releasing && never_ran(op.before));
         self.taken_back.clear();
         self.taken_back.extend(lost.map(|op| op.pod).filter(|&pod| tables.pods.status[pod] == PodStatus::Releasing));

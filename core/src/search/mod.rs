@@ -2,8 +2,8 @@
 //! victim stream, then everybody back who is not needed (docs/architecture.md, "The search for victims").
 //!
 //! [`stream`] is the order of victims, [`rules`] who is protected and what reclaim must keep, [`counting`] what can be known
-//! without trying, [`simulate`] the trying, [`prefix`] (with [`sets`]) and [`moves`] the two ways to choose, [`brake`] the most that may be
-//! evicted.
+//! without trying, [`simulate`] the trying, [`prefix`] (with [`sets`]) and [`moves`] the two ways to choose, [`brake`] the most
+//! that may be evicted.
 
 pub mod brake;
 pub mod counting;
@@ -309,7 +309,8 @@ impl SearchMemory {
             let why = rules::why(plan, asker, &mut self.ledger, unit, &self.unit_pods);
             for &pod in pods {
                 // What holds a node and got another place moves.
-                let moves = plan.tables.pods.evicted_from[pod].is_some_and(|home| holds_node(home.status) || home.leaves.is_some())
+                let moves = plan.tables.pods.evicted_from[pod]
+                    .is_some_and(|home| holds_node(home.status) || home.leaves.is_some())
                     && plan.tables.pods.status[pod] == PodStatus::Pipelined;
                 self.whys.push((pod, if moves { Why::Moves } else { why }));
             }

@@ -69,7 +69,11 @@ impl SearchMemory {
         nodes.retain(|&(room, ..)| room >= smallest);
         nodes.sort_unstable();
         let mut missing = asked - elsewhere;
-        let least = nodes.iter().take_while(|&&(room, ..)| missing > 0 && { missing -= room; true }).count();
+        let mut least = 0;
+        while missing > 0 && least < nodes.len() {
+            missing -= nodes[least].0;
+            least += 1;
+        }
         let mut more = 0;
         while missing <= 0 && least + more <= nodes.len() {
             if self.choose_on(plan.tables, units, &nodes[..least + more]) && self.try_chosen(plan, asker) {

@@ -114,7 +114,8 @@ fn check_protection(before: &After<'_>, batch: &Batch, victim: GangIdx, wrong: &
     }
 }
 
-/// A pod that can be told to leave, and that a gang has to have its minimum for: not one of an unknown sub-group, or on a node of another shard.
+/// A pod that can be told to leave, and that a gang has to have its minimum for: not one of an unknown sub-group, or on a node
+/// of another shard.
 fn can_go(after: &After<'_>, pod: PodIdx, at: &At) -> bool {
     active(at.status) && at.node.is_some() && after.rows.pods[pod].subgroup.is_some()
 }
