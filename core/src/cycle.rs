@@ -135,8 +135,9 @@ impl Scheduler {
         let outcome = &mut self.outcome;
         for op in self.statement.ops() {
             let kind = kind_of(op.after.status);
-            // A pod that only had a promise leaves no node behind: it is told to leave the one it was promised.
-            let Some(node) = op.after.node.or(op.before.node) else { continue };
+            // Whoever only had a promise is told to leave the node that it was promised.
+            let place = if kind == DecisionKind::Evict { op.before } else { op.after };
+            let Some(node) = place.node else { continue };
             let start = outcome.groups.len();
             outcome.groups.extend_from_slice(self.tables.pods.groups_of(op.after));
             let cut = |i: usize| u32::try_from(i).expect("groups are counted in u32");

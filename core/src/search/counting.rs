@@ -260,6 +260,11 @@ impl Places {
         self.asked.iter().map(|&(at, pods)| (self.known[at].class, pods))
     }
 
+    /// Whether a pod of the asker may go to a node, whatever is free there.
+    pub(crate) fn may_take(&self, plan: &Plan<'_>, node: NodeIdx) -> bool {
+        self.asked.iter().any(|&(at, _)| mask::get(plan.search.feasible.mask(self.known[at].class), node.at()))
+    }
+
     /// The one class of which places are missing, and how many; `None` if there is not exactly one, or it takes parts of cards.
     pub(crate) fn only_need(&self, tables: &Tables) -> Option<(ClassIdx, i64)> {
         let mut short = self.asked.iter().filter(|&&(at, pods)| self.known[at].sum < pods);
@@ -420,6 +425,13 @@ pub(crate) fn depends_on_card(plan: &Plan<'_>, asker: &Asker) -> bool {
     let mut depends = false;
     next_pods(tables, plan.config, asker.gang, plan.arena, |pod| depends |= tables.classes.charge_varies(tables.pods.class[pod]));
     depends
+}
+
+/// Micro-GPU that will be free on a node, whole and parts.
+pub(crate) fn free_on(tables: &Tables, node: NodeIdx) -> i64 {
+    let card = tables.nodes.card_mib[node];
+    let parts = tables.gpus.on(node).map(|group| mib_share(tables.gpus.room_soon(group, card).max(0), card));
+    tables.nodes.soon[GPU.at()][node].max(0) * MICRO_PER_GPU + parts.sum::<i64>()
 }
 
 /// Micro-GPU that are free somewhere, on whichever nodes: moving work around frees no more than that.

@@ -26,6 +26,9 @@ const KEPT: usize = 16;
 /// So many rows all of them may have together then.
 const ROWS_KEPT: usize = 1 << 20;
 
+/// No next one.
+const END: u32 = u32::MAX;
+
 /// What one node has to offer to pods of a class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Offer {
@@ -53,9 +56,11 @@ struct Offers {
 /// Memory of the bound.
 #[derive(Clone, Debug, Default)]
 pub struct Least {
-    /// Possible victims node by node, a list each; who went or moved is passed over.
-    first: Col<NodeIdx, Option<PodIdx>>,
-    next: Col<PodIdx, Option<PodIdx>>,
+    /// Possible victims node by node, a list each: where it begins, and for each of them where the next one stands. Who went or
+    /// moved is passed over.
+    first: Col<NodeIdx, u32>,
+    links: Vec<(PodIdx, u32)>,
+    /// Who stands in a list: had a place before this turn.
     is_listed: Col<PodIdx, bool>,
     kept: Vec<Offers>,
     /// Counted anew, to compare with in tests.
@@ -91,8 +96,8 @@ impl SearchMemory {
 impl Least {
     /// An action begins.
     pub(super) fn begin(&mut self, tables: &Tables) {
-        self.first.reset(tables.nodes.len(), None);
-        self.next.reset(tables.pods.status.len(), None);
+        self.first.reset(tables.nodes.len(), END);
+        self.links.clear();
         self.is_listed.reset(tables.pods.status.len(), false);
         for offers in &mut self.kept {
             offers.seen = usize::MAX;
@@ -102,12 +107,23 @@ impl Least {
 
     /// A pod of a gang that may be a victim has a place.
     pub(super) fn list(&mut self, tables: &Tables, pod: PodIdx) {
-        if let Some(node) = tables.pods.node[pod]
-            && can_go(tables, pod)
-            && !std::mem::replace(&mut self.is_listed[pod], true)
-        {
-            self.next[pod] = self.first[node].replace(pod);
+        let Some(node) = tables.pods.node[pod].filter(|_| can_go(tables, pod)) else { return };
+        // Most have no place but this one.
+        if std::mem::replace(&mut self.is_listed[pod], true) && self.on(node).any(|listed| listed == pod) {
+            return;
         }
+        let at = u32::try_from(self.links.len()).expect("pods are counted in u32");
+        self.links.push((pod, std::mem::replace(&mut self.first[node], at)));
+    }
+
+    /// Who is listed on a node.
+    fn on(&self, node: NodeIdx) -> impl Iterator<Item = PodIdx> + '_ {
+        let mut at = self.first[node];
+        std::iter::from_fn(move || {
+            let &(pod, next) = self.links.get(at as usize)?;
+            at = next;
+            Some(pod)
+        })
     }
 
     /// Nobody is told to leave for an asker yet.
@@ -162,20 +178,18 @@ impl Least {
     /// What a node has to offer.
     fn offer(&mut self, plan: &Plan<'_>, class: ClassIdx, below: Option<i32>, node: NodeIdx) -> Offer {
         let tables = &*plan.tables;
-        self.sizes.clear();
-        let mut at = self.first[node];
-        while let Some(pod) = at {
-            at = self.next[pod];
+        let mut sizes = std::mem::take(&mut self.sizes);
+        sizes.clear();
+        sizes.extend(self.on(node).filter_map(|pod| {
             // Whoever was told to leave in this turn stood at home before.
             let (home, goes) = match tables.pods.evicted_from[pod] {
                 Some(home) => (home.node, true),
                 None => (tables.pods.node[pod], can_go(tables, pod)),
             };
-            if home == Some(node) && goes && self.may_go(tables, pod, below) {
-                let gpus = gpus_freed(tables, tables.pods.class[pod]);
-                self.sizes.extend((gpus > 0).then_some(Reverse(gpus)));
-            }
-        }
+            let gpus = gpus_freed(tables, tables.pods.class[pod]);
+            (gpus > 0 && home == Some(node) && goes && self.may_go(tables, pod, below)).then_some(Reverse(gpus))
+        }));
+        self.sizes = sizes;
         self.offer_of_sizes(plan, class, node)
     }
 
@@ -256,7 +270,7 @@ impl Offers {
             self.free += self.on[node].free;
         }
         least.gathered.clear();
-        least.first_gathered.reset(tables.nodes.len(), u32::MAX);
+        least.first_gathered.reset(tables.nodes.len(), END);
         let (gathered, first, is_listed) = (&mut least.gathered, &mut least.first_gathered, &least.is_listed);
         victims(&mut |victim| {
             let gpus = gpus_freed(tables, victim.class);
@@ -268,7 +282,7 @@ impl Offers {
         });
         for node in least.first_gathered.indices() {
             let mut at = least.first_gathered[node];
-            if at == u32::MAX {
+            if at == END {
                 continue;
             }
             least.sizes.clear();

@@ -1,9 +1,9 @@
 //! Who has to go or to move so that a gang can start: proofs of impossibility first, then the first sufficient prefix of the
 //! victim stream, then everybody back who is not needed (docs/architecture.md, "The search for victims").
 //!
-//! [`stream`] is the order of victims (that of one queue in `leaf`), [`rules`] who is protected and what reclaim must keep, [`counting`] what can be known
-//! without trying, [`simulate`] the trying, [`prefix`] and [`moves`] the two ways to choose, [`brake`] the most that may be
-//! evicted.
+//! [`stream`] is the order of victims (that of one queue in `leaf`), [`rules`] who is protected and what reclaim must keep,
+//! [`counting`] what can be known without trying, [`simulate`] the trying, [`prefix`] (with [`sets`]) and [`moves`] the two ways
+//! to choose, [`least`] the lower bound, [`brake`] the most that may be evicted.
 
 pub mod brake;
 pub mod counting;
@@ -12,6 +12,7 @@ pub mod least;
 pub mod moves;
 pub mod prefix;
 pub mod rules;
+pub mod sets;
 pub mod simulate;
 pub mod stream;
 
@@ -54,6 +55,8 @@ pub struct SearchMemory {
     /// Positions in `prefix`: who is tried, and who is counted as staying meanwhile.
     chosen: Vec<usize>,
     withdrawn: Vec<usize>,
+    /// Lengths of `prefix` that are tried as a whole or in parts.
+    turns: Vec<usize>,
     /// Which of the units ended where they were.
     stayed: Vec<bool>,
     whys: Vec<(PodIdx, Why)>,
@@ -168,8 +171,21 @@ impl SearchMemory {
         self.finish(plan, asker, mark)
     }
 
-    /// Whether anybody may go or move for the asker at all. Where nobody may, it does not get a turn either, even if it fits
-    /// without: that is for `allocate` to decide (semantics.md §6.4.6).
+    /// Promises an asker what is free or will be, if it can start with that; nobody goes for it.
+    pub fn promise(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
+        let mark = plan.statement.mark(plan.tables);
+        self.start_over(plan);
+        let starts = simulate::place(plan, asker, asker.gang)
+            && rules::allow(plan, asker, &mut self.ledger, &[], &[])
+            && self.finish(plan, asker, mark).is_ok();
+        if !starts {
+            plan.statement.rollback(plan.tables, mark);
+        }
+        starts
+    }
+
+    /// Whether anybody may go or move for the asker at all. Where nobody may, it has no turn, even if it fits without
+    /// (semantics.md §6.4.6): others who may ask come first, and it gets what they leave ([`Self::promise`]).
     fn somebody_could_go(&mut self, plan: &Plan<'_>, asker: &Asker) -> bool {
         let moves = asker.action == Action::Reclaim && plan.config.victims.consolidating_reclaim;
         let passes =
@@ -256,7 +272,9 @@ impl SearchMemory {
     fn try_once(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
         self.tries += 1;
         let gangs = self.units.iter().map(|unit| unit.gang);
-        self.simulation.run(plan, asker, gangs) && rules::allow(plan, asker, &mut self.ledger, &self.units, &self.unit_pods)
+        self.simulation.run(plan, asker, gangs)
+            && rules::allow(plan, asker, &mut self.ledger, &self.units, &self.unit_pods)
+            && !self.units.iter().any(|unit| unit.of(&self.unit_pods).iter().any(|&pod| plan.tables.pods.goes_in_circles(pod)))
     }
 
     /// Whether the safety net was reached.
@@ -312,7 +330,8 @@ impl SearchMemory {
             let why = rules::why(plan, asker, &mut self.ledger, unit, &self.unit_pods);
             for &pod in pods {
                 // What holds a node and got another place moves.
-                let moves = plan.tables.pods.evicted_from[pod].is_some_and(|home| holds_node(home.status))
+                let moves = plan.tables.pods.evicted_from[pod]
+                    .is_some_and(|home| holds_node(home.status) || home.leaves.is_some())
                     && plan.tables.pods.status[pod] == PodStatus::Pipelined;
                 self.whys.push((pod, if moves { Why::Moves } else { why }));
             }

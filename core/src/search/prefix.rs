@@ -9,6 +9,7 @@
 
 use crate::actions::Plan;
 use crate::explain::Unhelped;
+use crate::search::sets::any_pod_is_enough;
 use crate::search::{Asker, SearchMemory, Unit, rules};
 use crate::statement::Mark;
 
@@ -18,9 +19,11 @@ const WHOLE_UNITS_MAX: usize = 64;
 const WHOLES_MAX: u32 = 4;
 
 impl SearchMemory {
-    /// Takes units in order until the asker starts and the rules hold.
+    /// Takes units in order until the asker starts and the rules hold. Those who are needed on single nodes come first, sets of
+    /// others after all of these (semantics.md §6.4.5).
     pub(super) fn find_prefix(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> Result<(), Unhelped> {
         self.prefix.clear();
+        self.turns.clear();
         let (mut failed, mut some_out) = (0, false);
         while let Some(unit) = self.stream.next(plan, asker, &mut self.unit_pods) {
             let before = self.places.total();
@@ -30,20 +33,37 @@ impl SearchMemory {
                 self.stream.won(plan.tables, unit, &self.unit_pods);
             }
             // What counting excludes no try brings about; with the shortcuts off that is shown.
-            if !enough && !some_out && plan.config.victims.shortcuts {
-                continue;
+            if enough || some_out || !plan.config.victims.shortcuts {
+                let wins = enough && self.places.may_win(before);
+                if wins && self.try_needed(plan, asker) || self.try_gang(plan, asker) {
+                    return Ok(());
+                }
+                let units = self.prefix.len();
+                if self.is_turn(failed) && self.places.counts() {
+                    self.turns.push(units);
+                } else if !self.places.counts() && self.try_sets(plan, asker, units) {
+                    return Ok(());
+                }
+                some_out |= self.prefix.iter().any(|unit| unit.out);
+                failed += u32::from(enough || some_out);
             }
-            let wins = enough && self.places.may_win(before);
-            if wins && self.try_needed(plan, asker) || self.is_turn(failed) && self.try_whole(plan, asker) {
+            if self.prefix.len() == WHOLE_UNITS_MAX && self.try_turns(plan, asker) {
                 return Ok(());
             }
-            some_out |= self.prefix.iter().any(|unit| unit.out);
-            failed += u32::from(enough || some_out);
             if self.tried_enough(plan) {
                 return Err(Unhelped::GivenUp { tries: self.tries });
             }
         }
-        Err(Unhelped::NoArrangement { tries: self.tries })
+        if self.try_turns(plan, asker) { Ok(()) } else { Err(Unhelped::NoArrangement { tries: self.tries }) }
+    }
+
+    /// Whether one of the prefixes is enough that are tried as a whole or in parts.
+    fn try_turns(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
+        let turns = std::mem::take(&mut self.turns);
+        let found = turns.iter().any(|&units| !self.tried_enough(plan) && self.try_sets(plan, asker, units));
+        self.turns = turns;
+        self.turns.clear();
+        found
     }
 
     /// Whether the prefix is tried as a whole, after so many that were not enough: always where counting knows nothing.
@@ -121,7 +141,8 @@ impl SearchMemory {
     fn spare_last(&mut self, plan: &mut Plan<'_>, asker: &Asker, ready: Mark) {
         let last = self.prefix.len() - 1;
         let unit = self.prefix[last];
-        let needed = !unit.core && self.chosen.iter().any(|&at| self.prefix[at].gang == unit.gang && self.prefix[at].core);
+        let rest_goes = self.chosen.iter().any(|&at| self.prefix[at].gang == unit.gang && self.prefix[at].core);
+        let needed = !unit.core && rest_goes && !any_pod_is_enough(plan.tables, unit.gang);
         if self.chosen.len() < 2 || needed {
             return;
         }
@@ -151,7 +172,8 @@ impl SearchMemory {
                 continue;
             }
             let last = at + 1 == self.prefix.len();
-            let below = !unit.core && self.chosen.iter().any(|&c| self.prefix[c].gang == unit.gang && self.prefix[c].core);
+            let rest_goes = self.chosen.iter().any(|&c| self.prefix[c].gang == unit.gang && self.prefix[c].core);
+            let below = !unit.core && rest_goes && !any_pod_is_enough(plan.tables, unit.gang);
             if last || below || !self.enough_without(plan, asker, unit) {
                 self.chosen.push(at);
             } else if !unit.told {
@@ -178,7 +200,7 @@ impl SearchMemory {
     }
 
     /// A unit stays.
-    fn keep(&mut self, plan: &mut Plan<'_>, asker: &Asker, unit: Unit) {
+    pub(super) fn keep(&mut self, plan: &mut Plan<'_>, asker: &Asker, unit: Unit) {
         if unit.told {
             for &pod in unit.of(&self.unit_pods) {
                 plan.statement.keep(plan.tables, pod, asker.action);
@@ -191,6 +213,7 @@ impl SearchMemory {
     /// A unit is no part of the prefix any more.
     fn take_out(&mut self, plan: &mut Plan<'_>, asker: &Asker, at: usize) {
         let unit = self.prefix.remove(at);
+        self.turns.iter_mut().filter(|units| **units > at).for_each(|units| *units -= 1);
         if !unit.out {
             self.keep(plan, asker, unit);
         }
@@ -227,7 +250,7 @@ impl SearchMemory {
     }
 
     /// Back to a mark: whoever was withdrawn is offered again.
-    fn go_back(&mut self, plan: &mut Plan<'_>, mark: Mark) {
+    pub(super) fn go_back(&mut self, plan: &mut Plan<'_>, mark: Mark) {
         plan.statement.rollback(plan.tables, mark);
         for withdrawn in 0..self.withdrawn.len() {
             let unit = self.prefix[self.withdrawn[withdrawn]];
@@ -237,12 +260,8 @@ impl SearchMemory {
         self.places.refresh(plan);
     }
 
-    /// Whether all units so far are enough; if so, what is not needed has been given back.
-    fn try_whole(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
-        let before = plan.statement.mark(plan.tables);
-        self.withdrawn.clear();
-        self.chosen.clear();
-        self.chosen.extend(0..self.prefix.len());
+    /// Whether the chosen are enough; if so, what is not needed has been given back, if not, all is as at the mark.
+    pub(super) fn try_all_chosen(&mut self, plan: &mut Plan<'_>, asker: &Asker, before: Mark) -> bool {
         self.tell_chosen(plan, asker);
         let told = plan.statement.mark(plan.tables);
         if !self.try_once(plan, asker) {
@@ -302,7 +321,8 @@ impl SearchMemory {
     ) {
         for at in (0..self.units.len()).rev() {
             let unit = self.units[at];
-            if !unit.core && self.units[at + 1..].iter().any(|later| later.gang == unit.gang && later.core) {
+            let rest_goes = self.units[at + 1..].iter().any(|later| later.gang == unit.gang && later.core);
+            if !unit.core && rest_goes && !any_pod_is_enough(plan.tables, unit.gang) {
                 continue;
             }
             let mark = plan.statement.mark(plan.tables);

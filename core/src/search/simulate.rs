@@ -214,7 +214,7 @@ impl Simulation {
 }
 
 /// One turn of one gang, whole or not at all.
-fn place(plan: &mut Plan<'_>, asker: &Asker, gang: GangIdx) -> bool {
+pub(super) fn place(plan: &mut Plan<'_>, asker: &Asker, gang: GangIdx) -> bool {
     // What backed off is not tried; told to leave, it is lost.
     if plan.tables.gangs.backed_off[gang] {
         return false;

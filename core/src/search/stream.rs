@@ -544,11 +544,7 @@ fn collect_active(tables: &Tables, of: SubgroupIdx, pods: &mut Vec<PodIdx>) -> b
     whole
 }
 
-/// Whether a pod can be told to leave: it has a place and is not moving already.
+/// Whether a pod can be told to leave: it has a place or is promised one.
 pub(crate) fn can_go(tables: &Tables, pod: PodIdx) -> bool {
-    is_active(tables.pods.status[pod])
-        && tables.pods.node[pod].is_some()
-        && tables.pods.leaves[pod].is_none()
-        && !tables.pods.told[pod]
-        && tables.pods.subgroup[pod].is_some()
+    is_active(tables.pods.status[pod]) && tables.pods.node[pod].is_some() && tables.pods.subgroup[pod].is_some()
 }

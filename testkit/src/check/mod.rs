@@ -126,10 +126,11 @@ impl<'a> After<'a> {
         }
     }
 
-    /// A pod that only has a promise loses it at once; one that has a node leaves it, once.
+    /// A pod that only has a promise loses it at once; one that has a node leaves it; one that is moving still leaves the node it
+    /// has, and gets no other.
     fn evict(&mut self, decision: &Decision, wrong: &mut Vec<String>) {
         let (pod, at) = (decision.pod, &mut self.pods[decision.pod]);
-        if !active(at.status) || at.left.is_some() || at.node != Some(decision.node) {
+        if !active(at.status) || at.node != Some(decision.node) {
             return wrong.push(format!("{pod:?}: told to leave {:?} while it is {at:?}", decision.node));
         }
         if decision.action == Action::Allocate {
@@ -138,7 +139,8 @@ impl<'a> After<'a> {
         let holds = holds(at.status);
         at.status = PodStatus::Releasing;
         if !holds {
-            (at.node, at.groups) = (None, Vec::new());
+            let (node, groups) = at.left.take().unzip();
+            (at.node, at.groups) = (node, groups.unwrap_or_default());
         }
     }
 
