@@ -19,7 +19,7 @@ pub mod stream;
 use crate::actions::Plan;
 use crate::config::Action;
 use crate::explain::Unhelped;
-use crate::index::{GangIdx, Idx, PodIdx, QueueIdx};
+use crate::index::{GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
 use crate::outcome::{Batch, Eviction, Why};
 use crate::place::gang::{next_pods, next_request};
 use crate::search::brake::Brake;
@@ -57,6 +57,8 @@ pub struct SearchMemory {
     withdrawn: Vec<usize>,
     /// Lengths of `prefix` that are tried as a whole or in parts.
     turns: Vec<usize>,
+    /// Nodes of the chosen.
+    homes: Vec<NodeIdx>,
     /// Which of the units ended where they were.
     stayed: Vec<bool>,
     whys: Vec<(PodIdx, Why)>,

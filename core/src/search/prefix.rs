@@ -9,9 +9,11 @@
 
 use crate::actions::Plan;
 use crate::explain::Unhelped;
+use crate::index::PodIdx;
 use crate::search::sets::any_pod_is_enough;
 use crate::search::{Asker, SearchMemory, Unit, rules};
 use crate::statement::Mark;
+use crate::tables::is_active;
 
 /// Longer prefixes are not tried as a whole: whoever stands elsewhere takes its place again.
 const WHOLE_UNITS_MAX: usize = 64;
@@ -241,11 +243,18 @@ impl SearchMemory {
         }
     }
 
-    /// Leaves in `chosen` those who were offered and have their own places again; whether there are any.
+    /// Leaves in `chosen` those who were offered and have their own places again, or that of another of them; whether there are
+    /// any.
     fn list_returned(&mut self, plan: &Plan<'_>) -> bool {
-        let at_home = |unit: &Unit| unit.of(&self.unit_pods).iter().all(|&pod| plan.tables.pods.is_home(pod));
-        let (chosen, prefix) = (&mut self.chosen, &self.prefix);
-        chosen.retain(|&at| !prefix[at].told && at_home(&prefix[at]));
+        let (chosen, prefix, pods) = (&mut self.chosen, &self.prefix, &plan.tables.pods);
+        self.homes.clear();
+        self.homes.extend(chosen.iter().flat_map(|&at| prefix[at].of(&self.unit_pods)).filter_map(|&pod| pods.home(pod)));
+        self.homes.sort_unstable();
+        let returned = |&pod: &PodIdx| {
+            pods.is_home(pod)
+                || is_active(pods.status[pod]) && pods.node[pod].is_some_and(|node| self.homes.binary_search(&node).is_ok())
+        };
+        chosen.retain(|&at| !prefix[at].told && prefix[at].of(&self.unit_pods).iter().all(returned));
         !chosen.is_empty()
     }
 
