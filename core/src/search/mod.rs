@@ -2,8 +2,8 @@
 //! victim stream, then everybody back who is not needed (docs/architecture.md, "The search for victims").
 //!
 //! [`stream`] is the order of victims (that of one queue in `leaf`), [`rules`] who is protected and what reclaim must keep,
-//! [`counting`] what can be known without trying, [`simulate`] the trying, [`prefix`] (with [`sets`]) and [`moves`] the two ways
-//! to choose, [`least`] the lower bound, [`brake`] the most that may be evicted.
+//! [`counting`] what can be known without trying, [`simulate`] the trying, [`prefix`] (with [`sets`] and [`returns`]) and
+//! [`moves`] the two ways to choose, [`least`] the lower bound, [`brake`] the most that may be evicted.
 
 pub mod brake;
 pub mod counting;
@@ -11,6 +11,7 @@ mod leaf;
 pub mod least;
 pub mod moves;
 pub mod prefix;
+pub mod returns;
 pub mod rules;
 pub mod sets;
 pub mod simulate;
@@ -27,6 +28,7 @@ use crate::search::counting::Places;
 use crate::search::leaf::Alone;
 use crate::search::least::Least;
 use crate::search::moves::Donors;
+use crate::search::returns::Returns;
 use crate::search::simulate::Simulation;
 use crate::search::stream::Stream;
 use crate::snapshot::PodStatus;
@@ -59,6 +61,7 @@ pub struct SearchMemory {
     turns: Vec<usize>,
     /// Nodes of the chosen.
     homes: Vec<NodeIdx>,
+    returns: Returns,
     /// Which of the units ended where they were.
     stayed: Vec<bool>,
     whys: Vec<(PodIdx, Why)>,

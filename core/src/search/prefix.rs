@@ -26,6 +26,7 @@ impl SearchMemory {
     pub(super) fn find_prefix(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> Result<(), Unhelped> {
         self.prefix.clear();
         self.turns.clear();
+        self.returns.forget();
         let (mut failed, mut some_out) = (0, false);
         while let Some(unit) = self.stream.next(plan, asker, &mut self.unit_pods) {
             let before = self.places.total();
@@ -114,16 +115,23 @@ impl SearchMemory {
                 self.take_out(plan, asker, self.chosen[at]);
                 self.stream.refuse(plan.tables, gang);
             } else {
-                let ready = plan.statement.mark(plan.tables);
-                self.tell_chosen(plan, asker);
-                if self.try_once(plan, asker) {
-                    self.spare_last(plan, asker, ready);
-                    return true;
+                let known = self.would_return(plan);
+                if !known {
+                    let ready = plan.statement.mark(plan.tables);
+                    self.tell_chosen(plan, asker);
+                    if self.try_once(plan, asker) {
+                        self.spare_last(plan, asker, ready);
+                        return true;
+                    }
                 }
-                let returned = self.list_returned(plan);
+                let alone = self.chosen.len() == 1;
+                let returned = known || self.list_returned(plan);
                 self.go_back(plan, before);
                 if !returned || self.tried_enough(plan) {
                     return false;
+                }
+                if alone {
+                    self.note_return(plan);
                 }
                 for chosen in 0..self.chosen.len() {
                     let at = self.chosen[chosen];
