@@ -242,7 +242,8 @@ impl Places {
                 need.copies[node.at()] > 0 && need.copies[node.at()] > copies(tables, need.class, node, &[])
             })
         };
-        let below = |limit: &Limit| tables.gangs.queue[unit.gang].is_ok_and(|q| tables.queues.ancestors(q).any(|q| q == limit.queue));
+        let below =
+            |limit: &Limit| tables.gangs.queue[unit.gang].is_ok_and(|q| tables.queues.ancestors(q).any(|q| q == limit.queue));
         self.limits.iter().any(below)
             || match unit.alone {
                 Some(alone) => wins(alone.node),

@@ -9,9 +9,9 @@ use std::cmp::Reverse;
 
 use crate::actions::Plan;
 use crate::index::{ClassIdx, Col, Idx, NodeIdx, PodIdx, QueueIdx};
-use crate::search::leaf::Alone;
 use crate::search::SearchMemory;
 use crate::search::counting::{Places, Victims};
+use crate::search::leaf::Alone;
 use crate::search::stream::{Stream, can_go};
 use crate::tables::Tables;
 use crate::tables::classes::Kind;

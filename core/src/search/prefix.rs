@@ -13,7 +13,7 @@ use crate::index::PodIdx;
 use crate::search::sets::any_pod_is_enough;
 use crate::search::{Asker, SearchMemory, Unit, rules};
 use crate::statement::Mark;
-use crate::tables::is_active;
+use crate::tables::{Tables, is_active};
 
 /// Longer prefixes are not tried as a whole: whoever stands elsewhere takes its place again.
 const WHOLE_UNITS_MAX: usize = 64;
@@ -151,9 +151,8 @@ impl SearchMemory {
     fn spare_last(&mut self, plan: &mut Plan<'_>, asker: &Asker, ready: Mark) {
         let last = self.prefix.len() - 1;
         let unit = self.prefix[last];
-        let rest_goes = self.chosen.iter().any(|&at| self.prefix[at].gang == unit.gang && self.prefix[at].core);
-        let needed = !unit.core && rest_goes && !any_pod_is_enough(plan.tables, unit.gang);
-        if self.chosen.len() < 2 || needed {
+        let others = self.chosen.iter().map(|&at| &self.prefix[at]);
+        if self.chosen.len() < 2 || rest_goes(plan.tables, unit, others, &self.unit_pods) {
             return;
         }
         plan.statement.rollback(plan.tables, ready);
@@ -182,8 +181,8 @@ impl SearchMemory {
                 continue;
             }
             let last = at + 1 == self.prefix.len();
-            let rest_goes = self.chosen.iter().any(|&c| self.prefix[c].gang == unit.gang && self.prefix[c].core);
-            let below = !unit.core && rest_goes && !any_pod_is_enough(plan.tables, unit.gang);
+            let chosen = self.chosen.iter().map(|&at| &self.prefix[at]);
+            let below = rest_goes(plan.tables, unit, chosen, &self.unit_pods);
             if last || below || !self.enough_without(plan, asker, unit) {
                 self.chosen.push(at);
             } else if !unit.told {
@@ -338,8 +337,7 @@ impl SearchMemory {
     ) {
         for at in (0..self.units.len()).rev() {
             let unit = self.units[at];
-            let rest_goes = self.units[at + 1..].iter().any(|later| later.gang == unit.gang && later.core);
-            if !unit.core && rest_goes && !any_pod_is_enough(plan.tables, unit.gang) {
+            if rest_goes(plan.tables, unit, self.units[at + 1..].iter(), &self.unit_pods) {
                 continue;
             }
             let mark = plan.statement.mark(plan.tables);
@@ -352,4 +350,14 @@ impl SearchMemory {
         }
         self.places.refresh(plan);
     }
+}
+
+/// Whether a part of a gang would be left below its minimum if it stayed: the rest of the gang goes, or the rest of the pod set of
+/// a pod above the minimum. Where any one pod is enough nothing is below.
+fn rest_goes<'a>(tables: &Tables, unit: Unit, mut others: impl Iterator<Item = &'a Unit>, pods: &[PodIdx]) -> bool {
+    let set = |pod: &PodIdx| tables.pods.subgroup[*pod];
+    let same_set = |other: &Unit| other.of(pods).iter().any(|pod| unit.of(pods).iter().any(|own| set(own) == set(pod)));
+    !unit.core
+        && others.any(|other| other.gang == unit.gang && (other.core || unit.single && !other.single && same_set(other)))
+        && !any_pod_is_enough(tables, unit.gang)
 }
