@@ -239,7 +239,8 @@ mod tests {
     fn figures_count_idle_and_crashed_apart() {
         let report = serde_json::json!({"scenarios": [
             {"id": "a", "passed": true, "error": null, "invariants": [], "oracle": {"idle": true}},
-            {"id": "b", "passed": true, "error": null, "invariants": [], "oracle": {"idle": false, "level": "pods", "agrees": "perJob"}},
+            {"id": "b", "passed": true, "error": null, "invariants": [],
+             "oracle": {"idle": false, "level": "pods", "agrees": "perJob"}},
             {"id": "c", "passed": false, "error": "exit status 101", "invariants": [], "oracle": {"idle": false}},
             {"id": "d", "passed": false, "error": null, "invariants": ["node over-committed"], "oracle": null},
         ]});

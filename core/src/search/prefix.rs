@@ -352,8 +352,8 @@ impl SearchMemory {
     }
 }
 
-/// Whether a part of a gang would be left below its minimum if it stayed: the rest of the gang goes, or the rest of the pod set of
-/// a pod above the minimum. Where any one pod is enough nothing is below.
+/// Whether a part of a gang would be left below its minimum if it stayed: the rest of the gang goes, or the rest of the pod set
+/// of a pod above the minimum. Where any one pod is enough nothing is below.
 fn rest_goes<'a>(tables: &Tables, unit: Unit, mut others: impl Iterator<Item = &'a Unit>, pods: &[PodIdx]) -> bool {
     let set = |pod: &PodIdx| tables.pods.subgroup[*pod];
     let same_set = |other: &Unit| other.of(pods).iter().any(|pod| unit.of(pods).iter().any(|own| set(own) == set(pod)));

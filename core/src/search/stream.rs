@@ -443,7 +443,7 @@ impl Stream {
 
     /// The queue that would be served last among siblings, and the one before it; of equals the later one.
     fn last_two(&self, config: &Config, siblings: &[QueueIdx]) -> (Option<QueueIdx>, Option<QueueIdx>) {
-        let (mut last, mut runner_up): (Option<(QueueIdx, &Standing)>, Option<(QueueIdx, &Standing)>) = (None, None);
+        let (mut last, mut runner_up) = (None::<(QueueIdx, &Standing)>, None);
         for &queue in siblings {
             let Some(standing) = &self.standing[queue] else { continue };
             let later = |than: Option<(QueueIdx, &Standing)>| {
