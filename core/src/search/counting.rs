@@ -4,9 +4,10 @@ use muster_kernels::{fit, mask, scan};
 
 use crate::actions::Plan;
 use crate::explain::Unhelped;
-use crate::index::{ClassIdx, Col, Idx, NodeIdx, PodIdx, QueueIdx};
+use crate::index::{ClassIdx, Idx, NodeIdx, PodIdx, QueueIdx};
 use crate::place::gang::{candidates, next_pods};
 use crate::search::leaf::Alone;
+use crate::search::offers::Offered;
 use crate::search::{Asker, Unit, asks, rules};
 use crate::tables::Tables;
 use crate::tables::classes::Kind;
@@ -60,11 +61,8 @@ pub struct Places {
     oldest: usize,
     /// What could be freed, resource by resource, each indexed by node.
     freed: Vec<i64>,
-    /// What units are counted to free that are not told to leave yet, indexed by node, then dimension; few cells are not 0.
-    offered: Vec<i64>,
-    /// Nodes with cells of `offered` that may not be 0, and which those are.
-    touched: Vec<NodeIdx>,
-    is_touched: Col<NodeIdx, bool>,
+    /// What units are counted to free that are not told to leave yet.
+    offered: Offered,
     /// Queues of the asker that would exceed a limit with what they hold now.
     limits: Vec<Limit>,
 }
@@ -127,36 +125,27 @@ impl Places {
     /// Looks again at the nodes that changed.
     pub(crate) fn refresh(&mut self, plan: &Plan<'_>) {
         for &(at, _) in &self.asked {
-            self.known[at].refresh(plan, &self.offered, !self.touched.is_empty());
+            self.known[at].refresh(plan, &self.offered);
         }
     }
 
     /// Nothing is offered. Must be called before a search, and after one that offered something.
     pub(crate) fn clear_offers(&mut self, plan: &Plan<'_>) {
-        let cells = plan.tables.nodes.soon.len() * plan.tables.nodes.len();
-        if self.offered.len() != cells || self.is_touched.len() != plan.tables.nodes.len() {
-            self.offered.clear();
-            self.offered.resize(cells, 0);
-            self.touched.clear();
-            self.is_touched.reset(plan.tables.nodes.len(), false);
+        if !self.offered.is_for(plan.tables) {
+            self.offered.reset(plan.tables);
             return;
         }
-        let dims = plan.tables.nodes.soon.len();
         self.limits.iter_mut().for_each(|limit| limit.offered = Amounts::ZERO);
-        while let Some(node) = self.touched.pop() {
-            self.is_touched[node] = false;
-            self.offered[node.at() * dims..][..dims].fill(0);
+        while let Some(node) = self.offered.clear_next() {
             for &(at, _) in &self.asked {
                 self.known[at].look_at(plan, &self.offered, node);
             }
         }
     }
 
-    /// Whether a pod of a class can be offered: it frees whole resources, not a part of a card, and the asker wants no part of a
-    /// card.
-    pub(crate) fn can_offer(&self, tables: &Tables, class: ClassIdx) -> bool {
-        let whole = |class: ClassIdx| !matches!(tables.classes.kind[class], Kind::Shared { .. });
-        whole(class) && self.asked.iter().all(|&(at, _)| whole(self.known[at].class))
+    /// Whether pods can be offered: the asker wants no part of a card, so that what they free adds up.
+    pub(crate) fn can_offer(&self, tables: &Tables) -> bool {
+        self.asked.iter().all(|&(at, _)| !matches!(tables.classes.kind[self.known[at].class], Kind::Shared { .. }))
     }
 
     /// Counts pods as gone (`sign` 1) that are not told to leave yet, or no longer (-1).
@@ -170,18 +159,12 @@ impl Places {
     }
 
     /// [`Places::offer`] for one pod.
-    pub(crate) fn offer_alone(&mut self, plan: &Plan<'_>, Alone { pod, node, class }: Alone, sign: i64) {
-        let dims = plan.tables.nodes.soon.len();
-        if !std::mem::replace(&mut self.is_touched[node], true) {
-            self.touched.push(node);
-        }
-        for need in plan.tables.classes.needs(class) {
-            self.offered[node.at() * dims + need.dim.at()] += sign * need.amount;
-        }
+    pub(crate) fn offer_alone(&mut self, plan: &Plan<'_>, alone: Alone, sign: i64) {
+        self.offered.add(plan.tables, alone, sign);
         for &(at, _) in &self.asked {
-            self.known[at].look_at(plan, &self.offered, node);
+            self.known[at].look_at(plan, &self.offered, alone.node);
         }
-        self.offer_to_limits(plan.tables, pod, sign);
+        self.offer_to_limits(plan.tables, alone.pod, sign);
     }
 
     fn offer_to_limits(&mut self, tables: &Tables, pod: PodIdx, sign: i64) {
@@ -239,7 +222,7 @@ impl Places {
         let wins = |node: NodeIdx| {
             self.asked.iter().any(|&(at, _)| {
                 let need = &self.known[at];
-                need.copies[node.at()] > 0 && need.copies[node.at()] > copies(tables, need.class, node, &[])
+                need.copies[node.at()] > 0 && need.copies[node.at()] > copies(tables, need.class, node, None)
             })
         };
         let below =
@@ -330,12 +313,12 @@ impl Need {
         Self { class, gpus, copies, sum: 0, seen: usize::MAX, promise: (Victims { leaves: Vec::new(), below: None }, None) }
     }
 
-    fn refresh(&mut self, plan: &Plan<'_>, offered: &[i64], some_offered: bool) {
+    fn refresh(&mut self, plan: &Plan<'_>, offered: &Offered) {
         let tables = &*plan.tables;
         let changes = &tables.nodes.changes;
         let nodes = plan.search.feasible.mask(self.class);
         if self.seen > changes.len() || changes.len() - self.seen > tables.nodes.len() {
-            self.fill(tables, nodes, offered, some_offered);
+            self.fill(tables, nodes, offered);
         } else {
             for &node in &changes[self.seen..] {
                 self.look_at(plan, offered, node);
@@ -345,13 +328,13 @@ impl Need {
     }
 
     /// Counts all nodes anew: by whole columns where nothing is offered and no parts of cards are asked for.
-    fn fill(&mut self, tables: &Tables, nodes: &[u64], offered: &[i64], some_offered: bool) {
+    fn fill(&mut self, tables: &Tables, nodes: &[u64], offered: &Offered) {
         self.copies.clear();
         let shared = matches!(tables.classes.kind[self.class], Kind::Shared { .. });
-        if shared || some_offered {
+        if shared || !offered.is_empty() {
             self.copies.resize(tables.nodes.len(), 0);
             for node in mask::ones(nodes) {
-                self.copies[node] = copies(tables, self.class, NodeIdx::new(node), offered);
+                self.copies[node] = copies(tables, self.class, NodeIdx::new(node), Some(offered));
             }
         } else {
             self.copies.resize(tables.nodes.len(), i64::MAX);
@@ -363,7 +346,7 @@ impl Need {
     }
 
     /// Counts one node anew.
-    fn look_at(&mut self, plan: &Plan<'_>, offered: &[i64], node: NodeIdx) {
+    fn look_at(&mut self, plan: &Plan<'_>, offered: &Offered, node: NodeIdx) {
         if mask::get(plan.search.feasible.mask(self.class), node.at()) {
             let now = self.copies_on(plan.tables, node, offered);
             self.sum += now - self.copies[node.at()];
@@ -372,14 +355,11 @@ impl Need {
     }
 
     /// [`copies`], but GPUs are looked at first: most often they are what is missing.
-    fn copies_on(&self, tables: &Tables, node: NodeIdx, offered: &[i64]) -> i64 {
-        if self.gpus > 0 {
-            let offered = offered.get(node.at() * tables.nodes.soon.len() + GPU.at()).copied().unwrap_or(0);
-            if tables.nodes.soon[GPU.at()][node] + offered < self.gpus {
-                return 0;
-            }
+    fn copies_on(&self, tables: &Tables, node: NodeIdx, offered: &Offered) -> i64 {
+        if self.gpus > 0 && tables.nodes.soon[GPU.at()][node] + offered.at(tables, GPU, node) < self.gpus {
+            return 0;
         }
-        copies(tables, self.class, node, offered)
+        copies(tables, self.class, node, Some(offered))
     }
 
     /// How many pods would fit if everybody went.
@@ -453,11 +433,10 @@ pub(crate) fn free_in_all(tables: &Tables) -> i64 {
 }
 
 /// How many pods of a class a node could take, of what will be free there and what is offered.
-fn copies(tables: &Tables, class: ClassIdx, node: NodeIdx, offered: &[i64]) -> i64 {
-    let dims = tables.nodes.soon.len();
+fn copies(tables: &Tables, class: ClassIdx, node: NodeIdx, offered: Option<&Offered>) -> i64 {
     let mut most = i64::MAX;
     for need in tables.classes.needs(class) {
-        let offered = offered.get(node.at() * dims + need.dim.at()).copied().unwrap_or(0);
+        let offered = offered.map_or(0, |offered| offered.at(tables, need.dim, node));
         let there = tables.nodes.soon[need.dim.at()][node] + offered;
         // Most often so, and dividing is slow.
         if there < need.amount {

@@ -2,14 +2,15 @@
 //! victim stream, then everybody back who is not needed (docs/architecture.md, "The search for victims").
 //!
 //! [`stream`] is the order of victims (that of one queue in `leaf`), [`rules`] who is protected and what reclaim must keep,
-//! [`counting`] what can be known without trying, [`simulate`] the trying, [`prefix`] (with [`sets`] and [`returns`]) and
-//! [`moves`] the two ways to choose, [`least`] the lower bound, [`brake`] the most that may be evicted.
+//! [`counting`] what can be known without trying (with [`offers`]), [`simulate`] the trying, [`prefix`] (with [`sets`] and
+//! [`returns`]) and [`moves`] the two ways to choose, [`least`] the lower bound, [`brake`] the most that may be evicted.
 
 pub mod brake;
 pub mod counting;
 mod leaf;
 pub mod least;
 pub mod moves;
+pub mod offers;
 pub mod prefix;
 pub mod returns;
 pub mod rules;

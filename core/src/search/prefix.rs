@@ -87,12 +87,9 @@ impl SearchMemory {
 
     /// Whether nothing in the tables depends on a unit but what it holds, and counting can add that up.
     fn can_offer(&self, plan: &Plan<'_>, unit: &Unit) -> bool {
-        if let Some(alone) = unit.alone {
-            return self.places.can_offer(plan.tables, alone.class);
-        }
         let pods = unit.of(&self.unit_pods);
-        let all = unit.core && pods.len() as u64 == u64::from(plan.tables.gangs.active(unit.gang));
-        all && pods.iter().all(|&pod| self.places.can_offer(plan.tables, plan.tables.pods.class[pod]))
+        let whole = || unit.core && pods.len() as u64 == u64::from(plan.tables.gangs.active(unit.gang));
+        self.places.can_offer(plan.tables) && (unit.alone.is_some() || whole())
     }
 
     /// Counts a unit as gone (`sign` 1), or no longer (-1).
