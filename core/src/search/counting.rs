@@ -23,6 +23,8 @@ struct Need {
     gpus: i64,
     copies: Vec<i64>,
     sum: i64,
+    /// Nodes where it came to take more while something was offered, some of them twice.
+    won: Vec<NodeIdx>,
     /// How much of [`Nodes::changes`](crate::tables::nodes::Nodes::changes) it knows.
     seen: usize,
     /// More than so many pods will not fit while this action lasts, whoever of these victims goes: what is free or could be freed
@@ -211,6 +213,26 @@ impl Places {
         self.counts() && (self.total() != places_before || !self.limits.is_empty())
     }
 
+    /// Whether limits stand in the asker's way.
+    pub(crate) const fn has_limits(&self) -> bool {
+        !self.limits.is_empty()
+    }
+
+    /// Appends the nodes where offers have won a place.
+    pub(crate) fn list_won(&mut self, plan: &Plan<'_>, nodes: &mut Vec<NodeIdx>) {
+        for &(at, _) in &self.asked {
+            let Need { class, copies: places, won, .. } = &mut self.known[at];
+            won.sort_unstable();
+            won.dedup();
+            won.retain(|node| places[node.at()] > 0);
+            nodes.extend(won.iter().filter(|&&node| places[node.at()] > copies(plan.tables, *class, node, None)));
+        }
+        if self.asked.len() > 1 {
+            nodes.sort_unstable();
+            nodes.dedup();
+        }
+    }
+
     /// Whether anything is counted: of a gang that can start in several ways nothing is known without trying.
     pub(crate) const fn counts(&self) -> bool {
         !self.asked.is_empty()
@@ -310,7 +332,15 @@ impl Need {
     /// Nothing known.
     fn of(tables: &Tables, class: ClassIdx, copies: Vec<i64>) -> Self {
         let gpus = tables.classes.needs(class).iter().find(|need| need.dim == GPU).map_or(0, |need| need.amount);
-        Self { class, gpus, copies, sum: 0, seen: usize::MAX, promise: (Victims { leaves: Vec::new(), below: None }, None) }
+        Self {
+            class,
+            gpus,
+            copies,
+            sum: 0,
+            won: Vec::new(),
+            seen: usize::MAX,
+            promise: (Victims { leaves: Vec::new(), below: None }, None),
+        }
     }
 
     fn refresh(&mut self, plan: &Plan<'_>, offered: &Offered) {
@@ -329,6 +359,8 @@ impl Need {
 
     /// Counts all nodes anew: by whole columns where nothing is offered and no parts of cards are asked for.
     fn fill(&mut self, tables: &Tables, nodes: &[u64], offered: &Offered) {
+        self.won.clear();
+        self.won.extend(offered.nodes());
         self.copies.clear();
         let shared = matches!(tables.classes.kind[self.class], Kind::Shared { .. });
         if shared || !offered.is_empty() {
@@ -349,6 +381,9 @@ impl Need {
     fn look_at(&mut self, plan: &Plan<'_>, offered: &Offered, node: NodeIdx) {
         if mask::get(plan.search.feasible.mask(self.class), node.at()) {
             let now = self.copies_on(plan.tables, node, offered);
+            if now > self.copies[node.at()] {
+                self.won.push(node);
+            }
             self.sum += now - self.copies[node.at()];
             self.copies[node.at()] = now;
         }

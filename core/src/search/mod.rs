@@ -16,6 +16,7 @@ pub mod returns;
 pub mod rules;
 pub mod sets;
 pub mod simulate;
+mod stands;
 pub mod stream;
 
 use crate::actions::Plan;
@@ -31,6 +32,7 @@ use crate::search::least::Least;
 use crate::search::moves::Donors;
 use crate::search::returns::Returns;
 use crate::search::simulate::Simulation;
+use crate::search::stands::Stands;
 use crate::search::stream::Stream;
 use crate::snapshot::PodStatus;
 use crate::statement::Mark;
@@ -60,6 +62,12 @@ pub struct SearchMemory {
     withdrawn: Vec<usize>,
     /// Lengths of `prefix` that are tried as a whole or in parts.
     turns: Vec<usize>,
+    /// Where those of `prefix` stand, and positions of those who may have won a place.
+    stands: Stands,
+    winners: Vec<usize>,
+    nodes: Vec<NodeIdx>,
+    /// Some of `prefix` are not counted on any more.
+    some_out: bool,
     /// Nodes of the chosen.
     homes: Vec<NodeIdx>,
     returns: Returns,

@@ -46,6 +46,11 @@ impl Offered {
         self.touched.is_empty()
     }
 
+    /// Nodes with offers.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeIdx> + '_ {
+        self.touched.iter().copied()
+    }
+
     /// Takes back the offers on one of the nodes that have any; which one.
     pub(super) fn clear_next(&mut self) -> Option<NodeIdx> {
         let Some(node) = self.touched.pop() else { return None };
@@ -76,7 +81,9 @@ impl Offered {
             if self.users[card] == 0 {
                 self.cards.push(card);
             }
-            let step = |users: u32| users.checked_add_signed(if sign > 0 { 1 } else { -1 }).expect("what was offered is taken back once");
+            let step = |users: u32| {
+                users.checked_add_signed(if sign > 0 { 1 } else { -1 }).expect("what was offered is taken back once")
+            };
             self.users[card] = step(self.users[card]);
             self.users_on[node] = step(self.users_on[node]);
         }

@@ -25,9 +25,11 @@ impl SearchMemory {
     /// others after all of these (semantics.md §6.4.5).
     pub(super) fn find_prefix(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> Result<(), Unhelped> {
         self.prefix.clear();
+        self.stands.clear(plan.tables.nodes.len());
         self.turns.clear();
         self.returns.forget();
-        let (mut failed, mut some_out) = (0, false);
+        self.some_out = false;
+        let mut failed = 0;
         while let Some(unit) = self.stream.next(plan, asker, &mut self.unit_pods) {
             let before = self.places.total();
             self.take(plan, asker, unit);
@@ -36,7 +38,7 @@ impl SearchMemory {
                 self.stream.won(plan.tables, unit, &self.unit_pods);
             }
             // What counting excludes no try brings about; with the shortcuts off that is shown.
-            if enough || some_out || !plan.config.victims.shortcuts {
+            if enough || self.some_out || !plan.config.victims.shortcuts {
                 let wins = enough && self.places.may_win(before);
                 if wins && self.try_needed(plan, asker) || self.try_gang(plan, asker) {
                     return Ok(());
@@ -47,8 +49,7 @@ impl SearchMemory {
                 } else if !self.places.counts() && self.try_sets(plan, asker, units) {
                     return Ok(());
                 }
-                some_out |= self.prefix.iter().any(|unit| unit.out);
-                failed += u32::from(enough || some_out);
+                failed += u32::from(enough || self.some_out);
             }
             if self.prefix.len() == WHOLE_UNITS_MAX && self.try_turns(plan, asker) {
                 return Ok(());
@@ -82,6 +83,7 @@ impl SearchMemory {
         } else {
             unit.tell(plan, asker, &self.unit_pods);
         }
+        self.stands.push(&unit);
         self.prefix.push(unit);
     }
 
@@ -133,6 +135,7 @@ impl SearchMemory {
                 for chosen in 0..self.chosen.len() {
                     let at = self.chosen[chosen];
                     self.prefix[at].out = true;
+                    self.some_out = true;
                     let unit = self.prefix[at];
                     self.offer(plan, &unit, -1);
                 }
@@ -172,11 +175,10 @@ impl SearchMemory {
     fn choose(&mut self, plan: &mut Plan<'_>, asker: &Asker) {
         self.chosen.clear();
         self.withdrawn.clear();
-        for at in (0..self.prefix.len()).rev() {
+        self.list_winners(plan);
+        for winner in (0..self.winners.len()).rev() {
+            let at = self.winners[winner];
             let unit = self.prefix[at];
-            if unit.out || !unit.told && !self.places.wins_at(plan, &unit, &self.unit_pods) {
-                continue;
-            }
             let last = at + 1 == self.prefix.len();
             let chosen = self.chosen.iter().map(|&at| &self.prefix[at]);
             let below = rest_goes(plan.tables, unit, chosen, &self.unit_pods);
@@ -187,6 +189,24 @@ impl SearchMemory {
             }
         }
         self.chosen.reverse();
+    }
+
+    /// Lists the positions of those who may have won a place.
+    fn list_winners(&mut self, plan: &Plan<'_>) {
+        let (places, prefix) = (&mut self.places, &self.prefix);
+        self.winners.clear();
+        if places.has_limits() {
+            let wins = |&at: &usize| prefix[at].told || places.wins_at(plan, &prefix[at], &self.unit_pods);
+            self.winners.extend((0..prefix.len()).filter(wins));
+        } else {
+            let wins = |&&at: &&usize| prefix[at].told || places.wins_at(plan, &prefix[at], &self.unit_pods);
+            self.winners.extend(self.stands.others().iter().filter(wins));
+            self.nodes.clear();
+            places.list_won(plan, &mut self.nodes);
+            self.winners.extend(self.nodes.iter().flat_map(|&node| self.stands.on(node)));
+            self.winners.sort_unstable();
+        }
+        self.winners.retain(|&at| !prefix[at].out);
     }
 
     /// Whether counting passes without a unit; then it stays.
@@ -219,6 +239,8 @@ impl SearchMemory {
     /// A unit is no part of the prefix any more.
     fn take_out(&mut self, plan: &mut Plan<'_>, asker: &Asker, at: usize) {
         let unit = self.prefix.remove(at);
+        self.stands.clear(plan.tables.nodes.len());
+        self.prefix.iter().for_each(|unit| self.stands.push(unit));
         self.turns.iter_mut().filter(|units| **units > at).for_each(|units| *units -= 1);
         if !unit.out {
             self.keep(plan, asker, unit);

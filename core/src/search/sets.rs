@@ -119,7 +119,7 @@ impl SearchMemory {
                 }
             }
         }
-        let counted = self.places.counts() && plan.config.victims.shortcuts && !self.prefix.iter().any(|unit| unit.out);
+        let counted = self.places.counts() && plan.config.victims.shortcuts && !self.some_out;
         if counted && !self.places.enough_now(plan) {
             self.go_back(plan, before);
             return false;
