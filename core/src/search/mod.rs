@@ -66,6 +66,8 @@ pub struct SearchMemory {
     stands: Stands,
     winners: Vec<usize>,
     nodes: Vec<NodeIdx>,
+    /// How many of `prefix` are taken out.
+    gone: usize,
     /// Some of `prefix` are not counted on any more.
     some_out: bool,
     /// Nodes of the chosen.
@@ -105,6 +107,8 @@ pub(crate) struct Unit {
     pub(crate) told: bool,
     /// It is not counted on any more: it would take its place again before the asker's turn comes.
     pub(crate) out: bool,
+    /// It is no part of the prefix any more: a rule protects it.
+    pub(crate) gone: bool,
     /// Its pod, if that is the whole gang.
     pub(crate) alone: Option<Alone>,
 }
@@ -112,7 +116,7 @@ pub(crate) struct Unit {
 impl Unit {
     /// Nothing of a gang.
     pub(crate) const fn none(gang: GangIdx) -> Self {
-        Self { gang, pods: (0, 0), core: false, single: false, told: false, out: false, alone: None }
+        Self { gang, pods: (0, 0), core: false, single: false, told: false, out: false, gone: false, alone: None }
     }
 
     pub(crate) fn of<'a>(&self, pods: &'a [PodIdx]) -> &'a [PodIdx] {

@@ -28,7 +28,7 @@ impl SearchMemory {
         self.stands.clear(plan.tables.nodes.len());
         self.turns.clear();
         self.returns.forget();
-        self.some_out = false;
+        (self.some_out, self.gone) = (false, 0);
         let mut failed = 0;
         while let Some(unit) = self.stream.next(plan, asker, &mut self.unit_pods) {
             let before = self.places.total();
@@ -51,7 +51,7 @@ impl SearchMemory {
                 }
                 failed += u32::from(enough || self.some_out);
             }
-            if self.prefix.len() == WHOLE_UNITS_MAX && self.try_turns(plan, asker) {
+            if self.prefix.len() - self.gone == WHOLE_UNITS_MAX && self.try_turns(plan, asker) {
                 return Ok(());
             }
             if self.tried_enough(plan) {
@@ -73,7 +73,7 @@ impl SearchMemory {
     /// Whether the prefix is tried as a whole, after so many that were not enough: always where counting knows nothing.
     const fn is_turn(&self, failed: u32) -> bool {
         let turn = failed < WHOLES_MAX || failed.is_power_of_two();
-        !self.places.counts() || self.prefix.len() <= WHOLE_UNITS_MAX && turn
+        !self.places.counts() || self.prefix.len() - self.gone <= WHOLE_UNITS_MAX && turn
     }
 
     /// One unit more. The rest of a gang that has nothing else to give is only offered: nothing depends on it in the tables.
@@ -149,7 +149,7 @@ impl SearchMemory {
     /// The last unit was needed beside those that failed before it; it may not be beside these. The log is that of the smaller
     /// answer if there is one.
     fn spare_last(&mut self, plan: &mut Plan<'_>, asker: &Asker, ready: Mark) {
-        let last = self.prefix.len() - 1;
+        let Some(last) = self.last() else { return };
         let unit = self.prefix[last];
         let others = self.chosen.iter().map(|&at| &self.prefix[at]);
         if self.chosen.len() < 2 || rest_goes(plan.tables, unit, others, &self.unit_pods) {
@@ -176,10 +176,11 @@ impl SearchMemory {
         self.chosen.clear();
         self.withdrawn.clear();
         self.list_winners(plan);
+        let last = self.last();
         for winner in (0..self.winners.len()).rev() {
             let at = self.winners[winner];
             let unit = self.prefix[at];
-            let last = at + 1 == self.prefix.len();
+            let last = Some(at) == last;
             let chosen = self.chosen.iter().map(|&at| &self.prefix[at]);
             let below = rest_goes(plan.tables, unit, chosen, &self.unit_pods);
             if last || below || !self.enough_without(plan, asker, unit) {
@@ -189,6 +190,11 @@ impl SearchMemory {
             }
         }
         self.chosen.reverse();
+    }
+
+    /// The last unit that is not taken out.
+    fn last(&self) -> Option<usize> {
+        self.prefix.iter().rposition(|unit| !unit.gone)
     }
 
     /// Lists the positions of those who may have won a place.
@@ -238,13 +244,12 @@ impl SearchMemory {
 
     /// A unit is no part of the prefix any more.
     fn take_out(&mut self, plan: &mut Plan<'_>, asker: &Asker, at: usize) {
-        let unit = self.prefix.remove(at);
-        self.stands.clear(plan.tables.nodes.len());
-        self.prefix.iter().for_each(|unit| self.stands.push(unit));
-        self.turns.iter_mut().filter(|units| **units > at).for_each(|units| *units -= 1);
+        let unit = self.prefix[at];
         if !unit.out {
             self.keep(plan, asker, unit);
         }
+        (self.prefix[at].out, self.prefix[at].gone) = (true, true);
+        self.gone += 1;
     }
 
     /// Of the chosen the first one whom the rules protect if all of them were lost.

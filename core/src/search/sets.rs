@@ -20,11 +20,11 @@ impl SearchMemory {
     /// times… as many.
     pub(super) fn try_gang(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
         let Some(&last) = self.prefix.last() else { return false };
-        if !last.single || !self.places.counts() {
+        if last.gone || !last.single || !self.places.counts() {
             return false;
         }
         self.chosen.clear();
-        self.chosen.extend((0..self.prefix.len()).filter(|&at| self.prefix[at].gang == last.gang));
+        self.chosen.extend((0..self.prefix.len()).filter(|&at| self.prefix[at].gang == last.gang && !self.prefix[at].gone));
         let units = self.chosen.len();
         units > 1 && (units <= 4 || units.is_power_of_two()) && self.try_chosen(plan, asker)
     }
@@ -35,7 +35,7 @@ impl SearchMemory {
             return true;
         }
         self.chosen.clear();
-        self.chosen.extend(0..units);
+        self.chosen.extend((0..units).filter(|&at| !self.prefix[at].gone));
         self.try_chosen(plan, asker)
     }
 
@@ -44,7 +44,7 @@ impl SearchMemory {
     fn try_nodes(&mut self, plan: &mut Plan<'_>, asker: &Asker, units: usize) -> bool {
         let tables = &*plan.tables;
         let mut nodes: BumpVec<'_, (i64, usize, NodeIdx)> = BumpVec::new_in(plan.arena);
-        for unit in &self.prefix[..units] {
+        for unit in self.prefix[..units].iter().filter(|unit| !unit.gone) {
             for &pod in unit.of(&self.unit_pods) {
                 let Some(node) = tables.pods.home(pod) else { continue };
                 let at = nodes.iter().position(|&(.., known)| known == node).unwrap_or_else(|| {
@@ -89,7 +89,7 @@ impl SearchMemory {
         self.chosen.clear();
         for at in 0..units {
             let stands_on = |pod: &&_| tables.pods.home(**pod).is_some_and(|home| nodes.iter().any(|&(.., node)| node == home));
-            if self.prefix[at].of(&self.unit_pods).iter().any(|pod| stands_on(&pod)) {
+            if !self.prefix[at].gone && self.prefix[at].of(&self.unit_pods).iter().any(|pod| stands_on(&pod)) {
                 self.chosen.push(at);
             }
         }
@@ -98,12 +98,12 @@ impl SearchMemory {
         for at in 0..units {
             let gang = self.prefix[at].gang;
             let rest_goes = self.chosen[..stood_on].iter().any(|&c| self.prefix[c].gang == gang && self.prefix[c].core);
-            if rest_goes && !any_pod_is_enough(tables, gang) && !self.chosen.contains(&at) {
+            if rest_goes && !self.prefix[at].gone && !any_pod_is_enough(tables, gang) && !self.chosen.contains(&at) {
                 self.chosen.push(at);
             }
         }
         self.chosen.sort_unstable();
-        self.chosen.len() > 1 && self.chosen.len() < units
+        self.chosen.len() > 1 && self.chosen.len() < self.prefix[..units].iter().filter(|unit| !unit.gone).count()
     }
 
     /// Whether the chosen are enough, nobody else being told to leave; if so, what is not needed has been given back.
