@@ -124,6 +124,11 @@ impl Leaf {
         self.listed[self.from..].iter().map(|row| row.turn.2)
     }
 
+    /// All that are listed and may hold something, with their rows if they have not changed.
+    pub(super) fn rows<'a>(&'a self, has_changed: &'a Col<GangIdx, bool>) -> impl Iterator<Item = (GangIdx, Option<&'a Row>)> {
+        self.listed[self.from..].iter().map(|row| (row.turn.2, Some(row).filter(|row| !has_changed[row.turn.2])))
+    }
+
     /// Every pod that could go, or was told to in this turn and stood there before; of gangs below a priority.
     pub(super) fn pods(
         &self,

@@ -83,7 +83,13 @@ impl SearchMemory {
         } else {
             unit.tell(plan, asker, &self.unit_pods);
         }
-        self.stands.push(&unit);
+        match unit.alone {
+            Some(alone) => self.stands.push(self.prefix.len(), &unit, std::iter::once(alone.node)),
+            None => {
+                let nodes = unit.of(&self.unit_pods).iter().filter_map(|&pod| plan.tables.pods.node[pod]);
+                self.stands.push(self.prefix.len(), &unit, nodes);
+            }
+        }
         self.prefix.push(unit);
     }
 
@@ -205,12 +211,12 @@ impl SearchMemory {
             let wins = |&at: &usize| prefix[at].told || places.wins_at(plan, &prefix[at], &self.unit_pods);
             self.winners.extend((0..prefix.len()).filter(wins));
         } else {
-            let wins = |&&at: &&usize| prefix[at].told || places.wins_at(plan, &prefix[at], &self.unit_pods);
-            self.winners.extend(self.stands.others().iter().filter(wins));
+            self.winners.extend(self.stands.told());
             self.nodes.clear();
             places.list_won(plan, &mut self.nodes);
             self.winners.extend(self.nodes.iter().flat_map(|&node| self.stands.on(node)));
             self.winners.sort_unstable();
+            self.winners.dedup();
         }
         self.winners.retain(|&at| !prefix[at].out);
     }

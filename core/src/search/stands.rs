@@ -10,13 +10,13 @@ const END: u32 = u32::MAX;
 /// Positions in a prefix, by node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stands {
-    /// The last gang of one pod on each node, and for each position the one before it there.
+    /// The last unit on each node, and for each of them the one before it there: indices of `links`.
     last_on: Col<NodeIdx, u32>,
-    before: Vec<u32>,
+    links: Vec<(usize, u32)>,
     /// Nodes that have any.
     nodes: Vec<NodeIdx>,
-    /// Units of another kind.
-    others: Vec<usize>,
+    /// Units that were told to leave.
+    told: Vec<usize>,
 }
 
 impl Stands {
@@ -28,36 +28,41 @@ impl Stands {
             self.last_on.reset(nodes, END);
             self.nodes.clear();
         }
-        self.before.clear();
-        self.others.clear();
+        self.links.clear();
+        self.told.clear();
     }
 
-    /// One unit more.
-    pub(super) fn push(&mut self, unit: &Unit) {
-        let at = self.before.len();
-        let mut before = END;
-        if let Some(alone) = unit.alone.filter(|_| !unit.told) {
-            before = std::mem::replace(&mut self.last_on[alone.node], u32::try_from(at).expect("units are counted in u32"));
-            if before == END {
-                self.nodes.push(alone.node);
-            }
-        } else {
-            self.others.push(at);
+    /// A unit at a position, whose pods stand on these nodes; larger positions come later.
+    pub(super) fn push(&mut self, at: usize, unit: &Unit, nodes: impl Iterator<Item = NodeIdx>) {
+        if unit.told {
+            self.told.push(at);
+            return;
         }
-        self.before.push(before);
+        for node in nodes {
+            let before = self.last_on[node];
+            if self.links.get(before as usize).is_some_and(|&(last, _)| last == at) {
+                continue;
+            }
+            self.last_on[node] = u32::try_from(self.links.len()).expect("units are counted in u32");
+            self.links.push((at, before));
+            if before == END {
+                self.nodes.push(node);
+            }
+        }
     }
 
-    /// Units that are not gangs of one pod, or were told to leave.
-    pub(super) fn others(&self) -> &[usize] {
-        &self.others
+    /// Units that were told to leave.
+    pub(super) fn told(&self) -> &[usize] {
+        &self.told
     }
 
-    /// Gangs of one pod on a node, the last one first.
+    /// Units on a node, the last one first.
     pub(super) fn on(&self, node: NodeIdx) -> impl Iterator<Item = usize> + '_ {
         let mut at = self.last_on[node];
         std::iter::from_fn(move || {
-            let &before = self.before.get(at as usize)?;
-            Some(std::mem::replace(&mut at, before) as usize)
+            let &(unit, before) = self.links.get(at as usize)?;
+            at = before;
+            Some(unit)
         })
     }
 }

@@ -250,19 +250,40 @@ impl Stream {
         mut visit: impl FnMut(Unit, Turn, &[PodIdx]),
     ) {
         for &leaf in &self.victims.leaves {
-            for gang in self.leaves[leaf].gangs() {
-                if !may_be_victim(plan.tables, asker, gang, true) {
+            for (gang, row) in self.leaves[leaf].rows(&self.has_changed) {
+                if !may_be_victim(plan.tables, asker, gang, row.is_none()) {
                     continue;
                 }
                 let start = pods.len();
-                let unit = take_unit(plan, gang, pods);
-                if self.is_free(plan, asker, unit) {
-                    visit(unit, turn(plan.tables, plan.config, gang), &pods[start..]);
-                } else {
-                    pods.truncate(start);
-                }
+                let Some(unit) = self.unit_to_give(plan, asker, (leaf, gang, row), pods) else { continue };
+                let turn = row.map_or_else(|| turn(plan.tables, plan.config, gang), |row| row.turn);
+                visit(unit, turn, &pods[start..]);
             }
         }
+    }
+
+    /// What of a gang goes at once, if it is not protected. Its pods are appended to `pods`.
+    fn unit_to_give(
+        &self,
+        plan: &Plan<'_>,
+        asker: &Asker,
+        (leaf, gang, row): (QueueIdx, GangIdx, Option<&Row>),
+        pods: &mut Vec<PodIdx>,
+    ) -> Option<Unit> {
+        let start = pods.len();
+        if let Some(&Row { alone: Some(alone), started, .. }) = row {
+            if rules::runs_too_short(plan, started, self.leaves[leaf].min_runtime) {
+                return None;
+            }
+            pods.push(alone.pod);
+            return Some(Unit { pods: (start, start + 1), core: true, alone: Some(alone), ..Unit::none(gang) });
+        }
+        let unit = take_unit(plan, gang, pods);
+        if !self.is_free(plan, asker, unit) {
+            pods.truncate(start);
+            return None;
+        }
+        Some(unit)
     }
 
     /// Whether anybody could go for the asker.
@@ -317,20 +338,7 @@ impl Stream {
             let (gang, row) = self.leaves[queue].pop(&self.has_changed)?;
             self.dirty = Some(queue);
             let start = pods.len();
-            let unit = match row {
-                Some(Row { alone: Some(alone), started, .. }) => {
-                    if rules::runs_too_short(plan, started, self.leaves[queue].min_runtime) {
-                        continue;
-                    }
-                    pods.push(alone.pod);
-                    Unit { pods: (start, start + 1), core: true, alone: Some(alone), ..Unit::none(gang) }
-                }
-                _ => take_unit(plan, gang, pods),
-            };
-            if unit.alone.is_none() && !self.is_free(plan, asker, unit) {
-                pods.truncate(start);
-                continue;
-            }
+            let Some(unit) = self.unit_to_give(plan, asker, (queue, gang, row.as_ref()), pods) else { continue };
             if !self.one_job_more(gang, jobs_max(config, asker, self.loses)) {
                 pods.truncate(start);
                 return None;
