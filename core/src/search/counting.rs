@@ -29,8 +29,22 @@ struct Need {
     seen: usize,
     /// More than so many pods will not fit while this action lasts, whoever of these victims goes: what is free or could be freed
     /// only becomes less.
-    promise: (Victims, Option<i64>),
+    promises: Vec<Promise>,
+    /// The promise that is written over next once there are [`PROMISES_KEPT`].
+    oldest: usize,
 }
+
+/// That no more pods will fit, whoever of these victims goes.
+#[derive(Clone, Debug)]
+struct Promise {
+    victims: Victims,
+    most: i64,
+    /// How long the log was when it was worked out; [`usize::MAX`]: it does not hold any more.
+    log: usize,
+}
+
+/// Promises of a class that are kept, for askers with other victims.
+const PROMISES_KEPT: usize = 32;
 
 /// Who could go for an asker: the gangs of some leaves, for `preempt` those below its priority.
 #[derive(PartialEq, Eq, Debug, Default)]
@@ -84,7 +98,7 @@ impl Places {
     pub(crate) fn forget(&mut self) {
         for need in &mut self.known {
             need.seen = usize::MAX;
-            need.promise.1 = None;
+            need.promises.iter_mut().for_each(|promise| promise.log = usize::MAX);
         }
     }
 
@@ -280,10 +294,12 @@ impl Places {
         (short.next().is_none() && countable).then_some((need.class, pods - need.sum))
     }
 
-    /// A search came to nothing: bounds are to be worked out anew.
-    pub(crate) fn promise_nothing(&mut self) {
+    /// A search came to nothing: bounds that were worked out before others got their places are to be worked out anew.
+    pub(crate) fn promise_nothing(&mut self, plan: &Plan<'_>, victims: &Victims) {
+        let log = plan.statement.ops().len();
         for &(at, _) in &self.asked {
-            self.known[at].promise.1 = None;
+            let stale = |promise: &&mut Promise| promise.log < log && promise.victims == *victims;
+            self.known[at].promises.iter_mut().filter(stale).for_each(|promise| promise.log = usize::MAX);
         }
     }
 
@@ -301,13 +317,15 @@ impl Places {
             if need.sum >= pods {
                 continue;
             }
-            let known = need.promise.1.filter(|_| need.promise.0 == *victims);
-            let most = known.unwrap_or_else(|| {
-                let most = need.most(plan, &mut self.freed, &freed);
-                need.promise.0.clone_from(victims);
-                need.promise.1 = Some(most);
-                most
-            });
+            let known = need.promises.iter().position(|promise| promise.victims == *victims);
+            let most = match known.map(|at| &need.promises[at]) {
+                Some(promise) if promise.log != usize::MAX => promise.most,
+                _ => {
+                    let most = need.most(plan, &mut self.freed, &freed);
+                    need.promise(known, victims, most, plan.statement.ops().len());
+                    most
+                }
+            };
             if most < pods {
                 let count = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
                 return Some((count(pods), count(most)));
@@ -332,15 +350,7 @@ impl Need {
     /// Nothing known.
     fn of(tables: &Tables, class: ClassIdx, copies: Vec<i64>) -> Self {
         let gpus = tables.classes.needs(class).iter().find(|need| need.dim == GPU).map_or(0, |need| need.amount);
-        Self {
-            class,
-            gpus,
-            copies,
-            sum: 0,
-            won: Vec::new(),
-            seen: usize::MAX,
-            promise: (Victims { leaves: Vec::new(), below: None }, None),
-        }
+        Self { class, gpus, copies, sum: 0, won: Vec::new(), seen: usize::MAX, promises: Vec::new(), oldest: 0 }
     }
 
     fn refresh(&mut self, plan: &Plan<'_>, offered: &Offered) {
@@ -395,6 +405,20 @@ impl Need {
             return 0;
         }
         copies(tables, self.class, node, Some(offered))
+    }
+
+    /// Keeps a promise, in place of one that it had for the same victims.
+    fn promise(&mut self, known: Option<usize>, victims: &Victims, most: i64, log: usize) {
+        let at = known.unwrap_or_else(|| {
+            if self.promises.len() < PROMISES_KEPT {
+                self.promises.push(Promise { victims: victims.clone(), most, log });
+                return self.promises.len() - 1;
+            }
+            self.oldest = (self.oldest + 1) % PROMISES_KEPT;
+            self.promises[self.oldest].victims.clone_from(victims);
+            self.oldest
+        });
+        (self.promises[at].most, self.promises[at].log) = (most, log);
     }
 
     /// How many pods would fit if everybody went.

@@ -252,7 +252,7 @@ impl SearchMemory {
         let found = self.find_prefix(plan, asker);
         if found.is_err() {
             plan.statement.rollback(plan.tables, mark);
-            self.places.promise_nothing();
+            self.places.promise_nothing(plan, self.stream.victims());
         }
         found
     }
