@@ -53,7 +53,7 @@ impl Offered {
 
     /// Takes back the offers on one of the nodes that have any; which one.
     pub(super) fn clear_next(&mut self) -> Option<NodeIdx> {
-        let Some(node) = self.touched.pop() else { return None };
+        let node = self.touched.pop()?;
         self.is_touched[node] = false;
         self.cells[node.at() * self.dims..][..self.dims].fill(0);
         self.users_on[node] = 0;
