@@ -5,13 +5,14 @@ use bumpalo::Bump;
 use crate::actions::{Plan, allocate, evict_for, stale_gang};
 use crate::config::{Action, Config};
 use crate::fair_share;
+use crate::net::{Net, Netting};
 use crate::order::Order;
 use crate::outcome::{Decision, DecisionKind, Outcome, QueueReport};
 use crate::pending::Failures;
 use crate::place::NodeSearch;
 use crate::search::SearchMemory;
 use crate::snapshot::{PodStatus, Snapshot};
-use crate::statement::Statement;
+use crate::statement::{Mark, Statement};
 use crate::tables::Tables;
 
 /// A part of a cycle, for whoever measures time.
@@ -50,6 +51,9 @@ pub struct Scheduler {
     arena: Bump,
     turns_before: u64,
     outcome: Outcome,
+    /// Where the log of decisions ends.
+    decided: Mark,
+    netting: Netting,
 }
 
 impl Scheduler {
@@ -61,6 +65,7 @@ impl Scheduler {
         statement.begin(&tables);
         Self {
             search: NodeSearch::new(&tables),
+            decided: statement.start(),
             tables,
             statement,
             order: Order::default(),
@@ -70,6 +75,7 @@ impl Scheduler {
             arena: Bump::new(),
             turns_before: 0,
             outcome: Outcome::default(),
+            netting: Netting::default(),
         }
     }
 
@@ -99,10 +105,19 @@ impl Scheduler {
         begin(Stage::Explain);
         self.failures.explain(&self.tables, &self.statement, config, &mut self.outcome);
         self.report();
+        self.decided = self.statement.mark(&self.tables);
         &self.outcome
     }
 
-    /// Takes back everything that the last cycle decided.
+    /// What the last cycle comes to when it is carried out; for whoever does. The plan stays as it is, the tables follow: who
+    /// never started waits, who can start has its place. Calling it again gives the same.
+    pub fn net(&mut self, config: &Config) -> &Net {
+        self.statement.rollback(&mut self.tables, self.decided);
+        self.netting.work_out(&mut self.tables, &mut self.statement, config, &self.outcome);
+        self.netting.net()
+    }
+
+    /// Takes back everything that the last cycle decided, and what it came to.
     pub fn rewind(&mut self) {
         self.statement.rollback(&mut self.tables, self.statement.start());
     }

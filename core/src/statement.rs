@@ -173,6 +173,12 @@ impl Statement {
         self.push(tables, pod, home, action);
     }
 
+    /// Says what becomes of a pod that was decided on when the plan is carried out: logged like a decision, so that rolling back
+    /// takes it back, too.
+    pub(crate) fn correct(&mut self, tables: &mut Tables, pod: PodIdx, after: Placement, action: Action) {
+        self.push(tables, pod, after, action);
+    }
+
     fn push(&mut self, tables: &mut Tables, pod: PodIdx, after: Placement, action: Action) {
         let before = tables.pods.placement(pod);
         shift(tables, pod, before, after);

@@ -208,6 +208,16 @@ impl Gangs {
         rank
     }
 
+    /// Whether no pod set waits for promises while it lacks pods that start now (semantics.md §6.1).
+    #[must_use]
+    pub fn starts_whole(&self, gang: GangIdx) -> bool {
+        self.subgroups[gang].iter().filter(|&subgroup| self.is_pod_set(subgroup)).all(|subgroup| {
+            let counts = self.counts[subgroup];
+            let starting = counts.active - counts.pipelined + counts.succeeded;
+            counts.pipelined == 0 || starting >= self.threshold(Member::Subgroup(subgroup))
+        })
+    }
+
     /// Pods of all leaves of a gang that have a node or the promise of one.
     #[must_use]
     pub fn active(&self, gang: GangIdx) -> u32 {

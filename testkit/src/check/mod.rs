@@ -10,6 +10,7 @@ mod evictions;
 mod fairness;
 mod gangs;
 mod minimal;
+mod net;
 mod nodes;
 mod places;
 mod queues;
@@ -22,6 +23,8 @@ use muster_core::index::{ClassIdx, Col, GangIdx, GroupIdx, NodeIdx, PodIdx};
 use muster_core::outcome::{Decision, DecisionKind, Outcome};
 use muster_core::snapshot::{GpuRequest, PodStatus, Snapshot};
 use muster_core::units::{Amounts, MICRO_PER_GPU, NOMINAL_CARD_MIB};
+
+pub use net::check_net;
 
 /// Everything that is wrong with an outcome of these rows, one line each.
 #[must_use]
