@@ -153,12 +153,16 @@ impl Cycles {
         let outcome = scheduler.run(&config, &mut |stage| watch.begin(Some(stage))).clone();
         watch.begin(None);
         let decided = Instant::now();
-        let orders = orders(&loaded, &outcome, || uuid::Uuid::new_v4().to_string(), |gang| scheduler.is_stale(gang));
+        let net = scheduler.net(&config).clone();
+        let new_group = || uuid::Uuid::new_v4().to_string();
+        let orders = orders(&loaded, (&outcome, &net), new_group, |gang| scheduler.is_stale(gang));
         self.count(&orders, now);
         minute.count(decided, orders.leaves.len());
         let last = Arc::new(Last { loaded, outcome });
-        let waits =
-            !last.outcome.pending.is_empty() || !orders.promises.is_empty() || orders.marks.values().any(|m| m.stale.is_some());
+        let waits = !last.outcome.pending.is_empty()
+            || !net.never_started.is_empty()
+            || !orders.promises.is_empty()
+            || orders.marks.values().any(|m| m.stale.is_some());
         let stale = last.loaded.snapshot.gangs.iter().any(|gang| gang.times.stale.is_some());
         let unsaid = if options.observe {
             self.observe(&orders);

@@ -1,13 +1,14 @@
 //! What a cycle decided → what has to be written, netted out: a pod that was placed and told to leave within one cycle, or
-//! told to leave and put back, is not touched.
+//! told to leave and put back, is not touched; whoever was promised a place that is free in truth starts (`muster_core::net`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use muster_api::evictions;
 use muster_api::names::ObjectName;
 use muster_api::read::Loaded;
 use muster_core::config::Action;
 use muster_core::index::{GangIdx, GroupIdx, Idx as _, PodIdx};
+use muster_core::net::Net;
 use muster_core::outcome::{Decision, DecisionKind, Eviction, Outcome};
 use muster_core::snapshot::{GpuRequest, PodStatus};
 use muster_core::units::{MICRO_PER_GPU, portion_mib};
@@ -106,7 +107,7 @@ pub struct Orders {
 /// Makes orders. `new_group` names a GPU that is to be shared from now on; `is_stale` is told by the scheduler.
 pub fn orders(
     loaded: &Loaded,
-    outcome: &Outcome,
+    (outcome, net): (&Outcome, &Net),
     mut new_group: impl FnMut() -> String,
     is_stale: impl Fn(GangIdx) -> bool,
 ) -> Orders {
@@ -114,6 +115,15 @@ pub fn orders(
     for (at, decision) in outcome.decisions.iter().enumerate() {
         last.insert(decision.pod, at);
     }
+    let starts: HashMap<PodIdx, &Decision> = net.starts.iter().map(|start| (start.pod, start)).collect();
+    let held_back: HashSet<PodIdx> = net.held_back.iter().map(|held| held.pod).collect();
+    // Whoever was moved and then lost the new place, too, leaves once: for the first asker, by the rule that took the place.
+    let mut rules: HashMap<PodIdx, &Eviction> = HashMap::new();
+    let evicted = outcome.decisions.iter().filter(|decision| decision.kind == DecisionKind::Evict);
+    for (decision, eviction) in evicted.zip(&outcome.evictions) {
+        rules.insert(decision.pod, eviction);
+    }
+    let mut left: HashSet<PodIdx> = HashSet::new();
     let mut reasons = outcome.evictions.iter();
     let mut names = GroupNames { loaded, new: HashMap::new(), make: &mut new_group };
     let mut orders = Orders::default();
@@ -125,12 +135,17 @@ pub fn orders(
         let is_last = last[&decision.pod] == at;
         match (decision.kind, held) {
             // What was nowhere before starts somewhere.
+            (DecisionKind::Bind, false) if is_last && held_back.contains(&decision.pod) => orders.promise(loaded, decision),
             (DecisionKind::Bind, false) if is_last => orders.bind(loaded, decision, names.all(outcome, decision)),
-            (DecisionKind::Pipeline, false) if is_last => orders.promise(loaded, decision),
+            (DecisionKind::Pipeline, false) if is_last => match starts.get(&decision.pod) {
+                Some(start) => orders.bind(loaded, start, names.all(outcome, start)),
+                None => orders.promise(loaded, decision),
+            },
             // What was somewhere leaves, unless it ends where it was.
-            (DecisionKind::Evict, true) if !stays(row.node == Some(end.node), end) => {
+            (DecisionKind::Evict, true) if !stays(row.node == Some(end.node), end) && left.insert(decision.pod) => {
                 if let Some(eviction) = eviction {
-                    orders.leave(loaded, decision, eviction, (!is_last).then_some(end));
+                    let why = rules.get(&decision.pod).map_or(eviction.why, |last| last.why);
+                    orders.leave(loaded, decision, &Eviction { why, ..*eviction }, (!is_last).then_some(end));
                 }
             }
             _ => {}

@@ -6,13 +6,14 @@ use crate::actions::{Plan, allocate, evict_for, stale_gang};
 use crate::config::{Action, Config};
 use crate::fair_share;
 use crate::index::GangIdx;
+use crate::net::{Net, Netting};
 use crate::order::Order;
 use crate::outcome::{Decision, DecisionKind, Outcome, QueueReport};
 use crate::pending::Failures;
 use crate::place::NodeSearch;
 use crate::search::SearchMemory;
 use crate::snapshot::{PodStatus, Snapshot};
-use crate::statement::Statement;
+use crate::statement::{Mark, Statement};
 use crate::tables::Tables;
 
 /// A part of a cycle, for whoever measures time.
@@ -51,6 +52,9 @@ pub struct Scheduler {
     arena: Bump,
     turns_before: u64,
     outcome: Outcome,
+    /// Where the log of decisions ends.
+    decided: Mark,
+    netting: Netting,
 }
 
 impl Scheduler {
@@ -62,6 +66,7 @@ impl Scheduler {
         statement.begin(&tables);
         Self {
             search: NodeSearch::new(&tables),
+            decided: statement.start(),
             tables,
             statement,
             order: Order::default(),
@@ -71,6 +76,7 @@ impl Scheduler {
             arena: Bump::new(),
             turns_before: 0,
             outcome: Outcome::default(),
+            netting: Netting::default(),
         }
     }
 
@@ -100,10 +106,19 @@ impl Scheduler {
         begin(Stage::Explain);
         self.failures.explain(&self.tables, &self.statement, config, &mut self.outcome);
         self.report();
+        self.decided = self.statement.mark(&self.tables);
         &self.outcome
     }
 
-    /// Takes back everything that the last cycle decided.
+    /// What the last cycle comes to when it is carried out; for whoever does. The plan stays as it is, the tables follow: who
+    /// never started waits, who can start has its place. Calling it again gives the same.
+    pub fn net(&mut self, config: &Config) -> &Net {
+        self.statement.rollback(&mut self.tables, self.decided);
+        self.netting.work_out(&mut self.tables, &mut self.statement, config, &self.outcome);
+        self.netting.net()
+    }
+
+    /// Takes back everything that the last cycle decided, and what it came to.
     pub fn rewind(&mut self) {
         self.statement.rollback(&mut self.tables, self.statement.start());
     }
@@ -142,8 +157,9 @@ impl Scheduler {
         let outcome = &mut self.outcome;
         for op in self.statement.ops() {
             let kind = kind_of(op.after.status);
-            // A pod that only had a promise leaves no node behind: it is told to leave the one it was promised.
-            let Some(node) = op.after.node.or(op.before.node) else { continue };
+            // Whoever only had a promise is told to leave the node that it was promised.
+            let place = if kind == DecisionKind::Evict { op.before } else { op.after };
+            let Some(node) = place.node else { continue };
             let start = outcome.groups.len();
             outcome.groups.extend_from_slice(self.tables.pods.groups_of(op.after));
             let cut = |i: usize| u32::try_from(i).expect("groups are counted in u32");

@@ -16,6 +16,7 @@ pub mod explain;
 pub mod fair_share;
 pub mod feasible;
 pub mod index;
+pub mod net;
 pub mod order;
 pub mod outcome;
 pub mod pending;

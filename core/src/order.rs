@@ -18,10 +18,8 @@ pub(crate) type Turn = (Reverse<i32>, u8, GangIdx);
 /// What a queue is compared by; see [`Standing::before`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing {
-    over_utilised: bool,
-    starved: bool,
-    priority: i32,
-    takes_what_it_has_no_share_of: bool,
+    /// Semantics.md §4.1, steps 1 to 4, from the highest bits down; less is first.
+    class: u64,
     share_with_next: f64,
     share: f64,
     allocatable: Amounts,
@@ -153,8 +151,13 @@ impl Standing {
     /// gave so far, and what it would give next (semantics.md §4.4, victim mode).
     pub(crate) fn of_victims(tables: &Tables, queue: QueueIdx, held: Amounts, given: Amounts) -> Self {
         let mut standing = Self::of_holder(tables, queue, held, Amounts::ZERO);
-        standing.share_with_next = dominant_share(held - given, standing.allocatable, tables.pie);
+        standing.give(tables, held, given);
         standing
+    }
+
+    /// The queue would have given something else.
+    pub(crate) fn give(&mut self, tables: &Tables, held: Amounts, given: Amounts) {
+        self.share_with_next = dominant_share(held - given, self.allocatable, tables.pie);
     }
 
     pub(crate) fn of(tables: &Tables, queue: QueueIdx, asks: Amounts) -> Self {
@@ -166,11 +169,16 @@ impl Standing {
         let deserved = quota[queue];
         let with_next = held + asks;
         let allocatable = allocatable_share(deserved, limit[queue], fair_share[queue]);
+        let over_utilised = Resource::ALL.iter().all(|&r| fair_share[queue][r] < held[r]);
+        let starved = with_next.fits(deserved);
+        let takes_what_it_has_no_share_of = Resource::ALL.iter().any(|&r| allocatable[r] == 0 && with_next[r] > 0);
+        // Higher priorities are first: as an unsigned number, counted down.
+        let priority = u64::from(priority[queue].cast_unsigned() ^ i32::MIN.cast_unsigned());
         Self {
-            over_utilised: Resource::ALL.iter().all(|&r| fair_share[queue][r] < held[r]),
-            starved: with_next.fits(deserved),
-            priority: priority[queue],
-            takes_what_it_has_no_share_of: Resource::ALL.iter().any(|&r| allocatable[r] == 0 && with_next[r] > 0),
+            class: u64::from(over_utilised) << 34
+                | u64::from(!starved) << 33
+                | (u64::from(u32::MAX) - priority) << 1
+                | u64::from(takes_what_it_has_no_share_of),
             share_with_next: dominant_share(with_next, allocatable, tables.pie),
             share: dominant_share(held, allocatable, tables.pie),
             allocatable,
@@ -179,11 +187,8 @@ impl Standing {
 
     /// Semantics.md §4.1, steps 1 to 7; `Equal` leaves it to the order of the queues.
     pub(crate) fn before(&self, other: &Self) -> Ordering {
-        self.over_utilised
-            .cmp(&other.over_utilised)
-            .then_with(|| other.starved.cmp(&self.starved))
-            .then_with(|| other.priority.cmp(&self.priority))
-            .then_with(|| self.takes_what_it_has_no_share_of.cmp(&other.takes_what_it_has_no_share_of))
+        self.class
+            .cmp(&other.class)
             .then_with(|| self.share_with_next.total_cmp(&other.share_with_next))
             .then_with(|| self.share.total_cmp(&other.share))
             .then_with(|| match (self.allocatable.fits(other.allocatable), other.allocatable.fits(self.allocatable)) {

@@ -21,6 +21,7 @@ use crate::tables::Tables;
 use crate::tables::classes::{Kind, Need};
 use crate::tables::gangs::Member;
 use crate::tables::nodes::{CPU, Dim, GPU, MEMORY, PODS};
+use crate::tables::pods::Placement;
 
 /// Nodes × classes below which looking at them is not worth several threads (a node costs about 10 ns).
 const PARALLEL_CELLS_MIN: usize = 1 << 13;
@@ -59,6 +60,8 @@ pub struct Failures {
     of: Col<GangIdx, Option<Failure>>,
     reasons: Vec<Reason>,
     start: usize,
+    /// Pods that were given a place in this cycle and lost it again; memory.
+    taken_back: Vec<PodIdx>,
     /// Why nobody was evicted for a gang, or that it was helped, with a number that orders them.
     help: Vec<(GangIdx, u32, Reason)>,
     /// Gangs of this many pods alike, or more, cannot be placed until something is freed.
@@ -194,9 +197,16 @@ impl Failures {
 
     /// Pods that were given a place in this cycle and lost it again never started: they wait.
     fn list_taken_back(&mut self, tables: &Tables, statement: &Statement) {
-        let never_ran = |before: PodStatus| matches!(before, PodStatus::Allocated | PodStatus::Pipelined);
-        for op in statement.ops().iter().filter(|op| op.after.status == PodStatus::Releasing && never_ran(op.before.status)) {
-            if let Some(gang) = tables.pods.gang[op.pod].filter(|_| tables.pods.status[op.pod] == PodStatus::Releasing) {
+        let never_ran =
+            |before: Placement| matches!(before.status, PodStatus::Allocated | PodStatus::Pipelined) && before.leaves.is_none();
+        let lost = statement.ops().iter().filter(|op| op.after.status == PodStatus::Releasing && never_ran(op.before));
+        self.taken_back.clear();
+        self.taken_back.extend(lost.map(|op| op.pod).filter(|&pod| tables.pods.status[pod] == PodStatus::Releasing));
+        // A promise may be moved before it is lost.
+        self.taken_back.sort_unstable();
+        self.taken_back.dedup();
+        for &pod in &self.taken_back {
+            if let Some(gang) = tables.pods.gang[pod] {
                 self.help.push((gang, cut(self.help.len()), Reason::TakenBack { pods: 1 }));
             }
         }

@@ -9,7 +9,7 @@ use crate::index::{GroupIdx, Idx, NodeIdx, PodIdx};
 use crate::outcome::{Batch, Eviction};
 use crate::snapshot::PodStatus;
 use crate::tables::pods::{Left, Placement};
-use crate::tables::{Tables, holds_node};
+use crate::tables::{Tables, holds_node, is_active};
 
 /// One pod, moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,24 +143,20 @@ impl Statement {
         }
         let groups = (cut(start), cut(tables.pods.group_list.len()));
         let status = if waits || evicted_from.is_some() { PodStatus::Pipelined } else { PodStatus::Allocated };
-        let leaves = evicted_from
-            .filter(|home| holds_node(home.status))
-            .and_then(|home| Some(Left { node: home.node?, groups: home.groups }));
+        let leaves = evicted_from.and_then(leaves_when_evicted);
         self.push(tables, pod, Placement { status, node: Some(node), groups, leaves }, action);
     }
 
-    /// Tells a pod to leave. One that only has a promise loses it at once.
+    /// Tells a pod to leave. One that only has a promise loses it at once; one that is moving loses the place that it was to get
+    /// and still leaves the one it has.
     ///
     /// # Panics
-    /// If the pod has neither a node nor the promise of one, or is moving already.
+    /// If the pod has neither a node nor the promise of one.
     pub fn evict(&mut self, tables: &mut Tables, pod: PodIdx, action: Action) {
         let before = tables.pods.placement(pod);
-        assert!(
-            crate::tables::is_active(before.status) && before.leaves.is_none(),
-            "only a pod that is not leaving is told to leave"
-        );
-        let node = before.node.filter(|_| holds_node(before.status));
-        let groups = if node.is_some() { before.groups } else { (0, 0) };
+        assert!(is_active(before.status), "only a pod that has a place or is promised one is told to leave");
+        let left = leaves_when_evicted(before);
+        let (node, groups) = left.map_or((None, (0, 0)), |left| (Some(left.node), left.groups));
         tables.pods.evicted_from[pod] = Some(before);
         self.push(tables, pod, Placement { status: PodStatus::Releasing, node, groups, leaves: None }, action);
         if let Some(subgroup) = tables.pods.subgroup[pod] {
@@ -175,6 +171,12 @@ impl Statement {
     pub fn keep(&mut self, tables: &mut Tables, pod: PodIdx, action: Action) {
         let home = tables.pods.evicted_from[pod].expect("only a pod that was told to leave is kept");
         self.push(tables, pod, home, action);
+    }
+
+    /// Says what becomes of a pod that was decided on when the plan is carried out: logged like a decision, so that rolling back
+    /// takes it back, too.
+    pub(crate) fn correct(&mut self, tables: &mut Tables, pod: PodIdx, after: Placement, action: Action) {
+        self.push(tables, pod, after, action);
     }
 
     fn push(&mut self, tables: &mut Tables, pod: PodIdx, after: Placement, action: Action) {
@@ -216,9 +218,6 @@ impl Statement {
                 self.scratch.push(*op);
             }
         }
-        for op in self.scratch.iter().filter(|op| op.after.status == PodStatus::Releasing) {
-            tables.pods.told[op.pod] = true;
-        }
         let evicted = std::mem::take(&mut self.scratch);
         for op in self.ops.drain(mark.ops..) {
             count_movable(tables, op.pod, -1);
@@ -233,7 +232,6 @@ impl Statement {
         while self.ops.len() > mark.ops {
             let op = self.ops.pop().expect("the log is longer than the mark");
             shift(tables, op.pod, op.after, op.before);
-            tables.pods.told[op.pod] &= op.after.status != PodStatus::Releasing;
             if tables.pods.evicted_from[op.pod] == Some(op.before) && op.after.status == PodStatus::Releasing {
                 tables.pods.evicted_from[op.pod] = None;
             }
@@ -247,6 +245,12 @@ impl Statement {
         }
         tables.pods.group_list.truncate(mark.group_list);
     }
+}
+
+/// What a pod gives up once it is gone that is told to leave a placement: the node it holds, or the one that it leaves already.
+fn leaves_when_evicted(home: Placement) -> Option<Left> {
+    let held = home.node.filter(|_| holds_node(home.status)).map(|node| Left { node, groups: home.groups });
+    held.or(home.leaves)
 }
 
 /// Uncharges one placement of a pod and charges another, in every table.

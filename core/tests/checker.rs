@@ -5,9 +5,10 @@
 use muster_core::config::Action;
 use muster_core::cycle::Scheduler;
 use muster_core::index::{Idx, NodeIdx, PodIdx};
+use muster_core::net::Net;
 use muster_core::outcome::{Decision, DecisionKind, Outcome};
 use muster_core::snapshot::{PodStatus, Snapshot};
-use muster_testkit::check::check;
+use muster_testkit::check::{check, check_net};
 use muster_testkit::rows::{contended_drafts, drafts, fragmented_drafts};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -166,5 +167,63 @@ fn the_checker_notices_what_is_wrong() {
     for ([tries, noticed], (name, _)) in tried.into_iter().zip(ALWAYS.iter().chain(&OFTEN)) {
         assert!(tries >= 20, "{name}: tried {tries} times only");
         assert!(noticed * 2 > tries, "{name}: noticed {noticed} times of {tries}");
+    }
+}
+
+/// A way in which what is carried out can be wrong; `false` if this cannot be wrong in this way.
+type WrongNet = fn(&Snapshot, &Outcome, &mut Net) -> bool;
+
+const NETS: [(&str, WrongNet); 6] = [
+    ("a pod that never started leaves", |_, _, net| net.never_started.pop().is_some()),
+    ("a pod that starts never started", |_, outcome, net| {
+        let starts = outcome.decisions.iter().find(|decision| decision.kind == DecisionKind::Bind);
+        let pod = starts.map(|decision| decision.pod).filter(|pod| !net.never_started.contains(pod));
+        net.never_started.extend(pod);
+        pod.is_some()
+    }),
+    ("what could start waits", |_, _, net| net.starts.pop().is_some()),
+    ("a pod starts elsewhere", |rows, _, net| {
+        let start = net.starts.first_mut().filter(|_| rows.nodes.len() > 1);
+        start.is_some_and(|start| {
+            start.node = NodeIdx::new((start.node.at() + 1) % rows.nodes.len());
+            true
+        })
+    }),
+    ("a pod starts where others are still leaving", |_, outcome, net| {
+        let last = |at: usize, pod: PodIdx| !outcome.decisions[at + 1..].iter().any(|other| other.pod == pod);
+        let promised = outcome.decisions.iter().enumerate().find(|(at, decision)| {
+            let known = net.starts.iter().any(|start| start.pod == decision.pod);
+            decision.kind == DecisionKind::Pipeline && last(*at, decision.pod) && !known
+        });
+        net.starts.extend(promised.map(|(_, decision)| Decision { kind: DecisionKind::Bind, ..*decision }));
+        promised.is_some()
+    }),
+    ("a pod is held back for nothing", |_, outcome, net| {
+        let starts = outcome.decisions.iter().find(|decision| decision.kind == DecisionKind::Bind);
+        net.held_back.extend(starts.map(|decision| Decision { kind: DecisionKind::Pipeline, ..*decision }));
+        starts.is_some() && net.held_back.len() == 1
+    }),
+];
+
+#[test]
+fn the_checker_notices_what_is_carried_out_wrongly() {
+    let mut runner = TestRunner::deterministic();
+    let mut tried = [0_u32; NETS.len()];
+    let drawn = proptest::prop_oneof![4 => contended_drafts(), 1 => fragmented_drafts()];
+    for _ in 0..2000 {
+        let rows = drawn.new_tree(&mut runner).expect("a draft can be drawn").current().snapshot();
+        let mut scheduler = Scheduler::new(&rows);
+        let outcome = scheduler.run(&rows.config, &mut |_| {}).clone();
+        let right = scheduler.net(&rows.config).clone();
+        for (count, (name, spoil)) in tried.iter_mut().zip(&NETS) {
+            let mut wrong = right.clone();
+            if spoil(&rows, &outcome, &mut wrong) {
+                assert!(!check_net(&rows, &outcome, &wrong).is_empty(), "not noticed: {name}");
+                *count += 1;
+            }
+        }
+    }
+    for (tries, (name, _)) in tried.into_iter().zip(&NETS) {
+        assert!(tries >= 20, "{name}: tried {tries} times only");
     }
 }

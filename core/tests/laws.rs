@@ -12,6 +12,7 @@ use muster_core::cycle::Scheduler;
 use muster_core::explain::Reason;
 use muster_core::fair_share;
 use muster_core::index::{ClassIdx, GangIdx, Idx, NodeIdx, PodIdx};
+use muster_core::net::Net;
 use muster_core::order::Order;
 use muster_core::outcome::{DecisionKind, Outcome};
 use muster_core::place::gang::next_request;
@@ -21,7 +22,7 @@ use muster_core::snapshot::{GpuRequest, PodStatus, Snapshot};
 use muster_core::statement::Statement;
 use muster_core::tables::Tables;
 use muster_core::verify;
-use muster_testkit::check::check;
+use muster_testkit::check::{check, check_net};
 use muster_testkit::rows::{Draft, contended_drafts, drafts, fragmented_drafts, plain_drafts, shared_drafts, with_own_classes};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -84,9 +85,13 @@ proptest! {
     #[test]
     fn the_checker_finds_nothing(draft in all_drafts()) {
         let rows = draft.snapshot();
-        let outcome = run(&rows);
+        let mut scheduler = Scheduler::new(&rows);
+        let outcome = scheduler.run(&rows.config, &mut |_| {}).clone();
         let wrong = check(&rows, &outcome);
         prop_assert!(wrong.is_empty(), "{wrong:#?} after {:#?}", Lines(&outcome));
+        let net = scheduler.net(&rows.config);
+        let wrong = check_net(&rows, &outcome, net);
+        prop_assert!(wrong.is_empty(), "{wrong:#?} carrying out {net:?} of {:#?}", Lines(&outcome));
     }
 }
 
@@ -101,10 +106,15 @@ proptest! {
         prop_assert_eq!(verify::placements(&before), None);
         let first = scheduler.run(&rows.config, &mut |_| {}).clone();
         prop_assert_eq!(verify::all(&rows, scheduler.tables(), scheduler.statement()), None);
+        let net = scheduler.net(&rows.config).clone();
+        prop_assert_eq!(verify::all(&rows, scheduler.tables(), scheduler.statement()), None, "carried out");
+        prop_assert_eq!(&net, scheduler.net(&rows.config), "the same again");
         scheduler.rewind();
         prop_assert!(lasting(scheduler.tables()) == lasting(&before), "rewinding leaves something behind");
+        prop_assert_eq!(scheduler.net(&rows.config), &Net::default(), "nothing was decided any more");
         let second = scheduler.run(&rows.config, &mut |_| {}).clone();
         prop_assert_eq!(&first, &second, "the same cycle again");
+        prop_assert_eq!(&net, scheduler.net(&rows.config), "the same cycle again, carried out");
         prop_assert_eq!(&first, &run(&rows), "the same cycle from new tables");
     }
 

@@ -72,10 +72,12 @@ fn count(rows: &Snapshot) -> (usize, Outcome) {
     let mut scheduler = Scheduler::new(rows);
     for _ in 0..WARM_UP {
         scheduler.run(&rows.config, &mut |_| {});
+        scheduler.net(&rows.config);
         scheduler.rewind();
     }
     let region = Region::new(ALLOCATOR);
     scheduler.run(&rows.config, &mut |_| {});
+    scheduler.net(&rows.config);
     let change = region.change();
     scheduler.rewind();
     (change.allocations + change.reallocations, scheduler.run(&rows.config, &mut |_| {}).clone())

@@ -7,6 +7,7 @@ use muster_api::problem::Failure;
 use muster_api::read::{Loaded, Options, load_bytes};
 use muster_core::cycle::Scheduler;
 use muster_core::index::{GroupIdx, Idx, NodeIdx, PodIdx};
+use muster_core::net::Net;
 use muster_core::outcome::{Decision, DecisionKind, Outcome};
 use muster_core::snapshot::PodStatus;
 use muster_core::tables::Tables;
@@ -35,6 +36,8 @@ pub struct Session {
     pub outcome: Outcome,
     /// The tables when the session ended.
     pub tables: Tables,
+    /// What the decisions come to when they are carried out.
+    pub net: Net,
     /// Tells names of new shared GPUs apart between sessions.
     round: usize,
 }
@@ -48,7 +51,9 @@ impl Session {
         let loaded = load_bytes(name, bytes, options)?;
         let mut scheduler = Scheduler::new(&loaded.snapshot);
         let outcome = scheduler.run(&loaded.snapshot.config, &mut |_| {}).clone();
-        Ok(Self { tables: scheduler.tables().clone(), loaded, outcome, round })
+        let tables = scheduler.tables().clone();
+        let net = scheduler.net(&loaded.snapshot.config).clone();
+        Ok(Self { tables, net, loaded, outcome, round })
     }
 
     /// The name of a shared GPU, existing or new.

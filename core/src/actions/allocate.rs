@@ -117,13 +117,7 @@ fn take_turn(plan: &mut Plan<'_>, gang: GangIdx) -> bool {
 
 /// A gang starts as a whole: if a pod set would have promises while it lacks pods that start now, all of the turn are promises.
 fn settle(plan: &mut Plan<'_>, gang: GangIdx, mark: Mark) {
-    let gangs = &plan.tables.gangs;
-    let incomplete = gangs.subgroups[gang].iter().filter(|&s| gangs.is_pod_set(s)).any(|subgroup| {
-        let counts = gangs.counts[subgroup];
-        let starting = counts.active - counts.pipelined + counts.succeeded;
-        counts.pipelined > 0 && starting < gangs.threshold(Member::Subgroup(subgroup))
-    });
-    if incomplete {
+    if !plan.tables.gangs.starts_whole(gang) {
         plan.statement.delay_since(plan.tables, mark);
     }
     for subgroup in plan.tables.gangs.subgroups[gang].iter() {

@@ -1,13 +1,14 @@
 //! `reclaim`, `preempt` and `consolidation`: waiting gangs for whom others have to go or to move (semantics.md §6.2, §6.5–6.7).
 //!
 //! One loop for the three: gangs in their order, each asked once. Who may ask differs here, who may go in [`crate::search`].
+//! When the last of the three ends, whoever was refused gets a second look: what those who asked have left may be enough.
 
 use bumpalo::collections::Vec as BumpVec;
 
 use crate::actions::Plan;
 use crate::actions::allocate::is_eligible;
 use crate::bounds;
-use crate::config::Action;
+use crate::config::{Action, Config};
 use crate::explain::{Reason, Unhelped};
 use crate::index::{ClassIdx, GangIdx, Idx};
 use crate::place::gang::{next_pods, next_request};
@@ -34,12 +35,21 @@ pub fn run(plan: &mut Plan<'_>, memory: &mut SearchMemory, action: Action) {
         let why = Unhelped::BeyondQueueDepth { depth };
         plan.order.cut(depth as usize, |_, gang| plan.failures.not_helped(gang, action, why));
     }
-    let mut turns = Turns { begun: false, refused: BumpVec::new_in(arena) };
+    let mut turns = Turns { begun: false, refused: BumpVec::new_in(arena), second_look: BumpVec::new_in(arena) };
     turns.refused.resize(plan.tables.queues.parent.len(), None);
     while let Some(gang) = plan.order.pop(plan.tables, config) {
         turns.take(plan, memory, action, gang);
         plan.order.settle(plan.tables, config, gang, |gang| next(plan.tables, gang));
     }
+    if turns.begun && is_last(config, action) {
+        turns.look_again(plan, memory, action);
+    }
+}
+
+/// Whether no later action of the cycle places anybody.
+fn is_last(config: &Config, action: Action) -> bool {
+    let mut places = config.actions.iter().rev().filter(|&&action| action != Action::StaleGangEviction);
+    places.next() == Some(&action) && places.all(|&before| before != action)
 }
 
 /// Why a gang that waits does not even line up.
@@ -63,6 +73,8 @@ struct Turns<'b> {
     begun: bool,
     /// The last gang of each leaf that was refused, and the length of the log then: whoever is like it is refused too.
     refused: BumpVec<'b, Option<(Twin, usize, Unhelped)>>,
+    /// Whoever was refused, in order.
+    second_look: BumpVec<'b, GangIdx>,
 }
 
 impl Turns<'_> {
@@ -81,18 +93,27 @@ impl Turns<'_> {
             && plan.config.victims.shortcuts
         {
             plan.failures.not_helped(gang, action, why);
+            self.second_look.push(gang);
             return;
         }
         match self.ask(plan, memory, &asker) {
-            Ok(()) => {
-                plan.failures.helped(plan.tables, gang);
-                for subgroup in plan.tables.gangs.subgroups[gang].iter() {
-                    plan.tables.pods.move_up(subgroup);
-                }
-            }
+            Ok(()) => served(plan, gang),
             Err(why) => {
                 plan.failures.not_helped(gang, action, why);
                 self.refused[queue.at()] = twin.map(|twin| (twin, log, why));
+                self.second_look.push(gang);
+            }
+        }
+    }
+
+    /// Who fits without victims is promised its place (architecture.md, "The search for victims"), after all who had to ask: no
+    /// promise of this kind stands in anybody's way.
+    fn look_again(&self, plan: &mut Plan<'_>, memory: &mut SearchMemory, action: Action) {
+        for &gang in &self.second_look {
+            let Ok(queue) = plan.tables.gangs.queue[gang] else { continue };
+            let asker = Asker { gang, queue, action, asks: asks(plan, gang, plan.tables.nodes.smallest_card).0 };
+            if may_not_ask(plan, &asker).is_none() && memory.promise(plan, &asker) {
+                served(plan, gang);
             }
         }
     }
@@ -106,6 +127,14 @@ impl Turns<'_> {
             self.begun = true;
         }
         memory.solve(plan, asker)
+    }
+}
+
+/// A gang got something.
+fn served(plan: &mut Plan<'_>, gang: GangIdx) {
+    plan.failures.helped(plan.tables, gang);
+    for subgroup in plan.tables.gangs.subgroups[gang].iter() {
+        plan.tables.pods.move_up(subgroup);
     }
 }
 

@@ -4,9 +4,11 @@ use muster_kernels::{fit, mask, scan};
 
 use crate::actions::Plan;
 use crate::explain::Unhelped;
-use crate::index::{ClassIdx, GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
+use crate::index::{ClassIdx, Idx, NodeIdx, PodIdx, QueueIdx};
 use crate::place::gang::{candidates, next_pods};
-use crate::search::{Asker, asks, rules};
+use crate::search::leaf::Alone;
+use crate::search::offers::Offered;
+use crate::search::{Asker, Unit, asks, rules};
 use crate::tables::Tables;
 use crate::tables::classes::Kind;
 use crate::tables::gangs::Member;
@@ -17,14 +19,32 @@ use crate::units::{Amounts, MICRO_PER_GPU, Resource, UNLIMITED, mib_share};
 #[derive(Clone, Debug)]
 struct Need {
     class: ClassIdx,
+    /// Whole GPUs for each.
+    gpus: i64,
     copies: Vec<i64>,
     sum: i64,
+    /// Nodes where it came to take more while something was offered, some of them twice.
+    won: Vec<NodeIdx>,
     /// How much of [`Nodes::changes`](crate::tables::nodes::Nodes::changes) it knows.
     seen: usize,
     /// More than so many pods will not fit while this action lasts, whoever of these victims goes: what is free or could be freed
     /// only becomes less.
-    promise: (Victims, Option<i64>),
+    promises: Vec<Promise>,
+    /// The promise that is written over next once there are [`PROMISES_KEPT`].
+    oldest: usize,
 }
+
+/// That no more pods will fit, whoever of these victims goes.
+#[derive(Clone, Debug)]
+struct Promise {
+    victims: Victims,
+    most: i64,
+    /// How long the log was when it was worked out; [`usize::MAX`]: it does not hold any more.
+    log: usize,
+}
+
+/// Promises of a class that are kept, for askers with other victims.
+const PROMISES_KEPT: usize = 32;
 
 /// Who could go for an asker: the gangs of some leaves, for `preempt` those below its priority.
 #[derive(PartialEq, Eq, Debug, Default)]
@@ -57,10 +77,8 @@ pub struct Places {
     oldest: usize,
     /// What could be freed, resource by resource, each indexed by node.
     freed: Vec<i64>,
-    /// What units are counted to free that are not told to leave yet, indexed by dimension, then node; few cells are not 0.
-    offered: Vec<i64>,
-    /// Cells of `offered` that may not be 0.
-    touched: Vec<usize>,
+    /// What units are counted to free that are not told to leave yet.
+    offered: Offered,
     /// Queues of the asker that would exceed a limit with what they hold now.
     limits: Vec<Limit>,
 }
@@ -80,7 +98,7 @@ impl Places {
     pub(crate) fn forget(&mut self) {
         for need in &mut self.known {
             need.seen = usize::MAX;
-            need.promise.1 = None;
+            need.promises.iter_mut().for_each(|promise| promise.log = usize::MAX);
         }
     }
 
@@ -100,7 +118,7 @@ impl Places {
             }
             let at = known.iter().position(|need| need.class == class).unwrap_or_else(|| {
                 if known.len() < CLASSES_KEPT.max(asked.len() + 1) {
-                    known.push(Need::of(class, Vec::new()));
+                    known.push(Need::of(tables, class, Vec::new()));
                     return known.len() - 1;
                 }
                 // One that this asker has not asked for makes room.
@@ -109,7 +127,7 @@ impl Places {
                 }
                 let at = *oldest;
                 *oldest = (at + 1) % known.len();
-                known[at] = Need::of(class, std::mem::take(&mut known[at].copies));
+                known[at] = Need::of(tables, class, std::mem::take(&mut known[at].copies));
                 at
             });
             asked.push((at, 1));
@@ -129,48 +147,40 @@ impl Places {
 
     /// Nothing is offered. Must be called before a search, and after one that offered something.
     pub(crate) fn clear_offers(&mut self, plan: &Plan<'_>) {
-        let cells = plan.tables.nodes.soon.len() * plan.tables.nodes.len();
-        if self.offered.len() != cells {
-            self.offered.clear();
-            self.offered.resize(cells, 0);
-            self.touched.clear();
+        if !self.offered.is_for(plan.tables) {
+            self.offered.reset(plan.tables);
             return;
         }
-        let nodes = plan.tables.nodes.len();
         self.limits.iter_mut().for_each(|limit| limit.offered = Amounts::ZERO);
-        while let Some(cell) = self.touched.pop() {
-            self.offered[cell] = 0;
+        while let Some(node) = self.offered.clear_next() {
             for &(at, _) in &self.asked {
-                self.known[at].look_at(plan, &self.offered, NodeIdx::new(cell % nodes));
+                self.known[at].look_at(plan, &self.offered, node);
             }
         }
     }
 
-    /// Whether a pod can be offered: it frees whole resources, not a part of a card, and the asker wants no part of a card.
-    pub(crate) fn can_offer(&self, tables: &Tables, pod: PodIdx) -> bool {
-        let whole = |class: ClassIdx| !matches!(tables.classes.kind[class], Kind::Shared { .. });
-        whole(tables.pods.class[pod]) && self.asked.iter().all(|&(at, _)| whole(self.known[at].class))
+    /// Whether pods can be offered: the asker wants no part of a card, so that what they free adds up.
+    pub(crate) fn can_offer(&self, tables: &Tables) -> bool {
+        self.asked.iter().all(|&(at, _)| !matches!(tables.classes.kind[self.known[at].class], Kind::Shared { .. }))
     }
 
     /// Counts pods as gone (`sign` 1) that are not told to leave yet, or no longer (-1).
     pub(crate) fn offer(&mut self, plan: &Plan<'_>, pods: &[PodIdx], sign: i64) {
-        let tables = &*plan.tables;
-        let nodes = tables.nodes.len();
         for &pod in pods {
             // A pod that only has a promise frees it as well.
-            let Some(node) = tables.pods.node[pod] else { continue };
-            for need in tables.classes.needs(tables.pods.class[pod]) {
-                let cell = need.dim.at() * nodes + node.at();
-                if self.offered[cell] == 0 {
-                    self.touched.push(cell);
-                }
-                self.offered[cell] += sign * need.amount;
+            if let Some(node) = plan.tables.pods.node[pod] {
+                self.offer_alone(plan, Alone { pod, node, class: plan.tables.pods.class[pod] }, sign);
             }
-            for &(at, _) in &self.asked {
-                self.known[at].look_at(plan, &self.offered, node);
-            }
-            self.offer_to_limits(tables, pod, sign);
         }
+    }
+
+    /// [`Places::offer`] for one pod.
+    pub(crate) fn offer_alone(&mut self, plan: &Plan<'_>, alone: Alone, sign: i64) {
+        self.offered.add(plan.tables, alone, sign);
+        for &(at, _) in &self.asked {
+            self.known[at].look_at(plan, &self.offered, alone.node);
+        }
+        self.offer_to_limits(plan.tables, alone.pod, sign);
     }
 
     fn offer_to_limits(&mut self, tables: &Tables, pod: PodIdx, sign: i64) {
@@ -217,22 +227,47 @@ impl Places {
         self.counts() && (self.total() != places_before || !self.limits.is_empty())
     }
 
+    /// Whether limits stand in the asker's way.
+    pub(crate) const fn has_limits(&self) -> bool {
+        !self.limits.is_empty()
+    }
+
+    /// Appends the nodes where offers have won a place.
+    pub(crate) fn list_won(&mut self, plan: &Plan<'_>, nodes: &mut Vec<NodeIdx>) {
+        for &(at, _) in &self.asked {
+            let Need { class, copies: places, won, .. } = &mut self.known[at];
+            won.sort_unstable();
+            won.dedup();
+            won.retain(|node| places[node.at()] > 0);
+            nodes.extend(won.iter().filter(|&&node| places[node.at()] > copies(plan.tables, *class, node, None)));
+        }
+        if self.asked.len() > 1 {
+            nodes.sort_unstable();
+            nodes.dedup();
+        }
+    }
+
     /// Whether anything is counted: of a gang that can start in several ways nothing is known without trying.
     pub(crate) const fn counts(&self) -> bool {
         !self.asked.is_empty()
     }
 
     /// Whether offers have won a place on a node of one of these pods, or the gang holds part of what a limit is about.
-    pub(crate) fn wins_at(&self, plan: &Plan<'_>, gang: GangIdx, pods: &[PodIdx]) -> bool {
+    pub(crate) fn wins_at(&self, plan: &Plan<'_>, unit: &Unit, pods: &[PodIdx]) -> bool {
         let tables = &*plan.tables;
-        let below = |limit: &Limit| tables.gangs.queue[gang].is_ok_and(|q| tables.queues.ancestors(q).any(|q| q == limit.queue));
-        self.limits.iter().any(below)
-            || pods.iter().filter_map(|&pod| tables.pods.node[pod]).any(|node| {
-                self.asked.iter().any(|&(at, _)| {
-                    let need = &self.known[at];
-                    need.copies[node.at()] > 0 && need.copies[node.at()] > copies(tables, need.class, node, &[])
-                })
+        let wins = |node: NodeIdx| {
+            self.asked.iter().any(|&(at, _)| {
+                let need = &self.known[at];
+                need.copies[node.at()] > 0 && need.copies[node.at()] > copies(tables, need.class, node, None)
             })
+        };
+        let below =
+            |limit: &Limit| tables.gangs.queue[unit.gang].is_ok_and(|q| tables.queues.ancestors(q).any(|q| q == limit.queue));
+        self.limits.iter().any(below)
+            || match unit.alone {
+                Some(alone) => wins(alone.node),
+                None => unit.of(pods).iter().filter_map(|&pod| tables.pods.node[pod]).any(wins),
+            }
     }
 
     /// Places for all pods of the asker's classes.
@@ -245,6 +280,11 @@ impl Places {
         self.asked.iter().map(|&(at, pods)| (self.known[at].class, pods))
     }
 
+    /// Whether a pod of the asker may go to a node, whatever is free there.
+    pub(crate) fn may_take(&self, plan: &Plan<'_>, node: NodeIdx) -> bool {
+        self.asked.iter().any(|&(at, _)| mask::get(plan.search.feasible.mask(self.known[at].class), node.at()))
+    }
+
     /// The one class of which places are missing, and how many; `None` if there is not exactly one, or it takes parts of cards.
     pub(crate) fn only_need(&self, tables: &Tables) -> Option<(ClassIdx, i64)> {
         let mut short = self.asked.iter().filter(|&&(at, pods)| self.known[at].sum < pods);
@@ -254,10 +294,12 @@ impl Places {
         (short.next().is_none() && countable).then_some((need.class, pods - need.sum))
     }
 
-    /// A search came to nothing: bounds are to be worked out anew.
-    pub(crate) fn promise_nothing(&mut self) {
+    /// A search came to nothing: bounds that were worked out before others got their places are to be worked out anew.
+    pub(crate) fn promise_nothing(&mut self, plan: &Plan<'_>, victims: &Victims) {
+        let log = plan.statement.ops().len();
         for &(at, _) in &self.asked {
-            self.known[at].promise.1 = None;
+            let stale = |promise: &&mut Promise| promise.log < log && promise.victims == *victims;
+            self.known[at].promises.iter_mut().filter(stale).for_each(|promise| promise.log = usize::MAX);
         }
     }
 
@@ -268,20 +310,22 @@ impl Places {
         &mut self,
         plan: &Plan<'_>,
         victims: &Victims,
-        freed: impl Fn(&mut dyn FnMut(PodIdx)),
+        freed: impl Fn(&mut dyn FnMut(Alone)),
     ) -> Option<(u32, u32)> {
         for &(at, pods) in &self.asked {
             let need = &mut self.known[at];
             if need.sum >= pods {
                 continue;
             }
-            let known = need.promise.1.filter(|_| need.promise.0 == *victims);
-            let most = known.unwrap_or_else(|| {
-                let most = need.most(plan, &mut self.freed, &freed);
-                need.promise.0.clone_from(victims);
-                need.promise.1 = Some(most);
-                most
-            });
+            let known = need.promises.iter().position(|promise| promise.victims == *victims);
+            let most = match known.map(|at| &need.promises[at]) {
+                Some(promise) if promise.log != usize::MAX => promise.most,
+                _ => {
+                    let most = need.most(plan, &mut self.freed, &freed);
+                    need.promise(known, victims, most, plan.statement.ops().len());
+                    most
+                }
+            };
             if most < pods {
                 let count = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
                 return Some((count(pods), count(most)));
@@ -304,11 +348,12 @@ fn has_alternatives(plan: &Plan<'_>, of: Member) -> bool {
 
 impl Need {
     /// Nothing known.
-    const fn of(class: ClassIdx, copies: Vec<i64>) -> Self {
-        Self { class, copies, sum: 0, seen: usize::MAX, promise: (Victims { leaves: Vec::new(), below: None }, None) }
+    fn of(tables: &Tables, class: ClassIdx, copies: Vec<i64>) -> Self {
+        let gpus = tables.classes.needs(class).iter().find(|need| need.dim == GPU).map_or(0, |need| need.amount);
+        Self { class, gpus, copies, sum: 0, won: Vec::new(), seen: usize::MAX, promises: Vec::new(), oldest: 0 }
     }
 
-    fn refresh(&mut self, plan: &Plan<'_>, offered: &[i64]) {
+    fn refresh(&mut self, plan: &Plan<'_>, offered: &Offered) {
         let tables = &*plan.tables;
         let changes = &tables.nodes.changes;
         let nodes = plan.search.feasible.mask(self.class);
@@ -323,13 +368,15 @@ impl Need {
     }
 
     /// Counts all nodes anew: by whole columns where nothing is offered and no parts of cards are asked for.
-    fn fill(&mut self, tables: &Tables, nodes: &[u64], offered: &[i64]) {
+    fn fill(&mut self, tables: &Tables, nodes: &[u64], offered: &Offered) {
+        self.won.clear();
+        self.won.extend(offered.nodes());
         self.copies.clear();
         let shared = matches!(tables.classes.kind[self.class], Kind::Shared { .. });
-        if shared || offered.iter().any(|&amount| amount != 0) {
+        if shared || !offered.is_empty() {
             self.copies.resize(tables.nodes.len(), 0);
             for node in mask::ones(nodes) {
-                self.copies[node] = copies(tables, self.class, NodeIdx::new(node), offered);
+                self.copies[node] = copies(tables, self.class, NodeIdx::new(node), Some(offered));
             }
         } else {
             self.copies.resize(tables.nodes.len(), i64::MAX);
@@ -341,16 +388,41 @@ impl Need {
     }
 
     /// Counts one node anew.
-    fn look_at(&mut self, plan: &Plan<'_>, offered: &[i64], node: NodeIdx) {
+    fn look_at(&mut self, plan: &Plan<'_>, offered: &Offered, node: NodeIdx) {
         if mask::get(plan.search.feasible.mask(self.class), node.at()) {
-            let now = copies(plan.tables, self.class, node, offered);
+            let now = self.copies_on(plan.tables, node, offered);
+            if now > self.copies[node.at()] {
+                self.won.push(node);
+            }
             self.sum += now - self.copies[node.at()];
             self.copies[node.at()] = now;
         }
     }
 
+    /// [`copies`], but GPUs are looked at first: most often they are what is missing.
+    fn copies_on(&self, tables: &Tables, node: NodeIdx, offered: &Offered) -> i64 {
+        if self.gpus > 0 && tables.nodes.soon[GPU.at()][node] + offered.at(tables, GPU, node) < self.gpus {
+            return 0;
+        }
+        copies(tables, self.class, node, Some(offered))
+    }
+
+    /// Keeps a promise, in place of one that it had for the same victims.
+    fn promise(&mut self, known: Option<usize>, victims: &Victims, most: i64, log: usize) {
+        let at = known.unwrap_or_else(|| {
+            if self.promises.len() < PROMISES_KEPT {
+                self.promises.push(Promise { victims: victims.clone(), most, log });
+                return self.promises.len() - 1;
+            }
+            self.oldest = (self.oldest + 1) % PROMISES_KEPT;
+            self.promises[self.oldest].victims.clone_from(victims);
+            self.oldest
+        });
+        (self.promises[at].most, self.promises[at].log) = (most, log);
+    }
+
     /// How many pods would fit if everybody went.
-    fn most(&self, plan: &Plan<'_>, freed: &mut Vec<i64>, everybody: &impl Fn(&mut dyn FnMut(PodIdx))) -> i64 {
+    fn most(&self, plan: &Plan<'_>, freed: &mut Vec<i64>, everybody: &impl Fn(&mut dyn FnMut(Alone))) -> i64 {
         let tables = &*plan.tables;
         let nodes = tables.nodes.len();
         let mask_of = plan.search.feasible.mask(self.class);
@@ -359,9 +431,7 @@ impl Need {
         let dims = needs.iter().map(|n| n.dim).chain(shared.then_some(GPU));
         freed.clear();
         freed.resize(nodes * (needs.len() + usize::from(shared)), 0);
-        everybody(&mut |pod| {
-            let Some(node) = tables.pods.node[pod] else { return };
-            let class = tables.pods.class[pod];
+        everybody(&mut |Alone { node, class, .. }| {
             let parts = matches!(tables.classes.kind[class], Kind::Shared { .. });
             for (row, dim) in dims.clone().enumerate() {
                 let whole = tables.classes.needs(class).iter().find(|n| n.dim == dim).map_or(0, |n| n.amount);
@@ -397,6 +467,13 @@ pub(crate) fn depends_on_card(plan: &Plan<'_>, asker: &Asker) -> bool {
     depends
 }
 
+/// Micro-GPU that will be free on a node, whole and parts.
+pub(crate) fn free_on(tables: &Tables, node: NodeIdx) -> i64 {
+    let card = tables.nodes.card_mib[node];
+    let parts = tables.gpus.on(node).map(|group| mib_share(tables.gpus.room_soon(group, card).max(0), card));
+    tables.nodes.soon[GPU.at()][node].max(0) * MICRO_PER_GPU + parts.sum::<i64>()
+}
+
 /// Micro-GPU that are free somewhere, on whichever nodes: moving work around frees no more than that.
 pub(crate) fn free_in_all(tables: &Tables) -> i64 {
     let whole: i64 = tables.nodes.soon[GPU.at()].iter().map(|&free| free.max(0)).sum();
@@ -415,13 +492,16 @@ pub(crate) fn free_in_all(tables: &Tables) -> i64 {
 }
 
 /// How many pods of a class a node could take, of what will be free there and what is offered.
-fn copies(tables: &Tables, class: ClassIdx, node: NodeIdx, offered: &[i64]) -> i64 {
-    let nodes = tables.nodes.len();
+fn copies(tables: &Tables, class: ClassIdx, node: NodeIdx, offered: Option<&Offered>) -> i64 {
     let mut most = i64::MAX;
     for need in tables.classes.needs(class) {
-        let offered = offered.get(need.dim.at() * nodes + node.at()).copied().unwrap_or(0);
+        let offered = offered.map_or(0, |offered| offered.at(tables, need.dim, node));
         let there = tables.nodes.soon[need.dim.at()][node] + offered;
-        most = most.min(there.max(0) / need.amount);
+        // Most often so, and dividing is slow.
+        if there < need.amount {
+            return 0;
+        }
+        most = most.min(there / need.amount);
     }
     let Kind::Shared { devices } = tables.classes.kind[class] else { return most };
     let card = tables.nodes.card_mib[node];

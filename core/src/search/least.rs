@@ -2,102 +2,329 @@
 //!
 //! A relaxation: GPUs only, each class of the asker by itself, pods one by one, a part of a card frees all of it, no rule but who
 //! may be a victim. On each node the largest go first; every place on a node costs what places there cost at best.
+//!
+//! What each node offers is kept from asker to asker, and looked at again where something changed.
 
 use std::cmp::Reverse;
 
 use crate::actions::Plan;
-use crate::index::{ClassIdx, Col, NodeIdx, PodIdx};
-use crate::search::{Asker, SearchMemory};
-use crate::statement::Mark;
+use crate::index::{ClassIdx, Col, Idx, NodeIdx, PodIdx, QueueIdx};
+use crate::search::SearchMemory;
+use crate::search::counting::{Places, Victims};
+use crate::search::leaf::Alone;
+use crate::search::stream::{Stream, can_go};
+use crate::tables::Tables;
 use crate::tables::classes::Kind;
 use crate::tables::nodes::GPU;
-use crate::tables::{Tables, keeps_node};
+use muster_kernels::mask;
 
 /// Parts of a pod that places are counted in.
 const PARTS: i64 = 1 << 20;
 
+/// Tables of offers that are kept, for classes and sets of victims: at least so many, more if nodes are few.
+const KEPT: usize = 16;
+/// So many rows all of them may have together then.
+const ROWS_KEPT: usize = 1 << 20;
+
+/// No next one.
+const END: u32 = u32::MAX;
+
+/// What one node has to offer to pods of a class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Offer {
+    /// Places that are free.
+    free: i64,
+    /// Places that victims could win, and parts of a pod that one of them costs at best.
+    won: i64,
+    cost: i64,
+}
+
+/// What all nodes have to offer, given who may go.
+#[derive(Clone, Debug)]
+struct Offers {
+    class: ClassIdx,
+    victims: Victims,
+    /// How much of [`Nodes::changes`](crate::tables::nodes::Nodes::changes) it knows.
+    seen: usize,
+    on: Col<NodeIdx, Offer>,
+    /// Free places on all nodes.
+    free: i64,
+    /// Places by what each costs, cheapest first; few.
+    costs: Vec<(i64, i64)>,
+}
+
 /// Memory of the bound.
 #[derive(Clone, Debug, Default)]
 pub struct Least {
-    /// What was free on each node before the search, whole GPUs.
+    /// Possible victims node by node, a list each: where it begins, and for each of them where the next one stands. Who went or
+    /// moved is passed over.
+    first: Col<NodeIdx, u32>,
+    links: Vec<(PodIdx, u32)>,
+    /// Who stands in a list: had a place before this turn.
+    is_listed: Col<PodIdx, bool>,
+    kept: Vec<Offers>,
+    /// Counted anew, to compare with in tests.
+    anew: Offers,
+    oldest: usize,
+    /// The tables of this asker, and how many pods it has of each class.
+    asked: Vec<(usize, i64)>,
+    gives: Col<QueueIdx, bool>,
+    /// Whole GPUs that were free on each node before the search, and how many changes of nodes there had been.
     free: Col<NodeIdx, i64>,
-    /// Every pod that could go, as (node, GPUs), and each node's in a row, largest first.
-    victims: Vec<(NodeIdx, Reverse<i64>)>,
-    /// Parts of a pod that a place costs on a node, and how many places.
-    offers: Vec<(i64, i64)>,
+    changes: usize,
+    /// What each victim frees, with the next one on its node; and the first of each node.
+    gathered: Vec<(i64, u32)>,
+    first_gathered: Col<NodeIdx, u32>,
+    /// What the victims on one node free.
+    sizes: Vec<Reverse<i64>>,
 }
 
 impl SearchMemory {
-    /// At least so many pods have to leave for the asker, who was helped since `mark`; not less than 1.
-    pub(super) fn least_evictions(&mut self, plan: &Plan<'_>, asker: &Asker, mark: Mark) -> u32 {
+    /// At least so many pods have to leave for the asker that was helped; not less than 1. [`Least::remember`] came before
+    /// anybody was told to leave.
+    pub(super) fn least_evictions(&mut self, plan: &Plan<'_>) -> u32 {
         // That it does not fit without anybody was tried first.
         if self.units.iter().map(|unit| unit.pods.1 - unit.pods.0).sum::<usize>() <= 1 {
             return 1;
         }
-        let least = &mut self.least;
-        least.rewind(plan, mark);
-        least.victims.clear();
-        let tables = &*plan.tables;
-        let mut list = |pod: PodIdx| {
-            let home = tables.pods.evicted_from[pod].map_or(tables.pods.node[pod], |home| home.node);
-            let gpus = gpus(tables, tables.pods.class[pod]);
-            if let Some(node) = home.filter(|_| gpus > 0) {
-                least.victims.push((node, Reverse(gpus)));
-            }
-        };
-        self.stream.every_victim(plan, asker, &mut list);
-        least.victims.sort_unstable();
-        let needs = self.places.needs().map(|(class, pods)| self.least.bound(plan, class, pods));
-        u32::try_from(needs.max().unwrap_or(1).max(1)).unwrap_or(u32::MAX)
+        self.least.count(plan, &self.stream, &self.places);
+        let bounds = self.least.asked.iter().map(|&(at, pods)| self.least.kept[at].bound(pods));
+        u32::try_from(bounds.max().unwrap_or(1).max(1)).unwrap_or(u32::MAX)
     }
 }
 
 impl Least {
-    /// What was free before the search: what is free now, without what happened since.
-    fn rewind(&mut self, plan: &Plan<'_>, mark: Mark) {
-        let tables = &*plan.tables;
+    /// An action begins.
+    pub(super) fn begin(&mut self, tables: &Tables) {
+        self.first.reset(tables.nodes.len(), END);
+        self.links.clear();
+        self.is_listed.reset(tables.pods.status.len(), false);
+        for offers in &mut self.kept {
+            offers.seen = usize::MAX;
+        }
+        self.asked.clear();
+    }
+
+    /// A pod of a gang that may be a victim has a place.
+    pub(super) fn list(&mut self, tables: &Tables, pod: PodIdx) {
+        let Some(node) = tables.pods.node[pod].filter(|_| can_go(tables, pod)) else { return };
+        // Most have no place but this one.
+        if std::mem::replace(&mut self.is_listed[pod], true) && self.on(node).any(|listed| listed == pod) {
+            return;
+        }
+        let at = u32::try_from(self.links.len()).expect("pods are counted in u32");
+        self.links.push((pod, std::mem::replace(&mut self.first[node], at)));
+    }
+
+    /// Who is listed on a node.
+    fn on(&self, node: NodeIdx) -> impl Iterator<Item = PodIdx> + '_ {
+        let mut at = self.first[node];
+        std::iter::from_fn(move || {
+            let &(pod, next) = self.links.get(at as usize)?;
+            at = next;
+            Some(pod)
+        })
+    }
+
+    /// Nobody is told to leave for an asker yet.
+    pub(super) fn remember(&mut self, tables: &Tables) {
         self.free.clone_from(&tables.nodes.soon[GPU.at()]);
-        for op in plan.statement.since(mark) {
-            let gpus = gpus(tables, tables.pods.class[op.pod]);
-            for (place, sign) in [(op.before, -1), (op.after, 1)] {
-                if let Some(node) = place.node.filter(|_| keeps_node(place.status)) {
-                    self.free[node] += sign * gpus;
-                }
+        self.changes = tables.nodes.changes.len();
+    }
+
+    /// Counts what there was then.
+    fn count(&mut self, plan: &Plan<'_>, stream: &Stream, places: &Places) {
+        let victims = stream.victims();
+        self.gives.reset(plan.tables.queues.parent.len(), false);
+        for &leaf in &victims.leaves {
+            self.gives[leaf] = true;
+        }
+        self.asked.clear();
+        for (class, pods) in places.needs().filter(|&(class, _)| gpus_needed(plan.tables, class) > 0) {
+            let at = self.position(class, victims);
+            self.asked.push((at, pods));
+            let mut offers = std::mem::take(&mut self.kept[at]);
+            let victims = |visit: &mut dyn FnMut(Alone)| stream.every_victim(plan, visit);
+            offers.refresh(plan, self, victims);
+            debug_assert!(self.says_the_same(plan, &offers), "what is kept equals what is counted anew");
+            self.kept[at] = offers;
+        }
+    }
+
+    /// The table for a class and some victims; if there is none, the oldest that this asker does not need makes room.
+    fn position(&mut self, class: ClassIdx, victims: &Victims) -> usize {
+        let kept = self.kept.iter().position(|offers| offers.class == class && offers.victims == *victims);
+        let at = kept.unwrap_or_else(|| {
+            let most = KEPT.max(ROWS_KEPT / self.first.len().max(1)).max(self.asked.len() + 1);
+            if self.kept.len() < most {
+                self.kept.push(Offers::default());
+                return self.kept.len() - 1;
+            }
+            while self.asked.iter().any(|&(at, _)| at == self.oldest) {
+                self.oldest = (self.oldest + 1) % self.kept.len();
+            }
+            let at = self.oldest;
+            self.oldest = (at + 1) % self.kept.len();
+            at
+        });
+        if kept.is_none() {
+            let offers = &mut self.kept[at];
+            (offers.class, offers.seen) = (class, usize::MAX);
+            offers.victims.clone_from(victims);
+        }
+        at
+    }
+
+    /// What a node has to offer.
+    fn offer(&mut self, plan: &Plan<'_>, class: ClassIdx, below: Option<i32>, node: NodeIdx) -> Offer {
+        let tables = &*plan.tables;
+        let mut sizes = std::mem::take(&mut self.sizes);
+        sizes.clear();
+        sizes.extend(self.on(node).filter_map(|pod| {
+            // Whoever was told to leave in this turn stood at home before.
+            let (home, goes) = match tables.pods.evicted_from[pod] {
+                Some(home) => (home.node, true),
+                None => (tables.pods.node[pod], can_go(tables, pod)),
+            };
+            let gpus = gpus_freed(tables, tables.pods.class[pod]);
+            (gpus > 0 && home == Some(node) && goes && self.may_go(tables, pod, below)).then_some(Reverse(gpus))
+        }));
+        self.sizes = sizes;
+        self.offer_of_sizes(plan, class, node)
+    }
+
+    /// What a node has to offer, given what its victims free.
+    fn offer_of_sizes(&mut self, plan: &Plan<'_>, class: ClassIdx, node: NodeIdx) -> Offer {
+        let each = gpus_needed(plan.tables, class);
+        let places = |free: i64| free.max(0) / each;
+        let before = self.free[node];
+        let free = if mask::get(plan.search.feasible.mask(class), node.at()) { places(before) } else { 0 };
+        self.sizes.sort_unstable();
+        let (mut freed, mut cost, mut won) = (0, 0, 0);
+        for (gone, Reverse(gpus)) in (1..).zip(&self.sizes) {
+            freed += gpus;
+            let more = places(before + freed) - places(before);
+            if more > 0 {
+                let here = gone * PARTS / more;
+                cost = if won == 0 { here } else { cost.min(here) };
+                won = more;
+            }
+        }
+        Offer { free, won, cost }
+    }
+
+    /// Whether a table equals what is counted anew, node by node.
+    fn says_the_same(&mut self, plan: &Plan<'_>, known: &Offers) -> bool {
+        let mut anew = std::mem::take(&mut self.anew);
+        anew.class = known.class;
+        anew.victims.clone_from(&known.victims);
+        anew.clear(plan);
+        for node in (0..plan.tables.nodes.len()).map(NodeIdx::new) {
+            let now = self.offer(plan, known.class, known.victims.below, node);
+            anew.set(node, now);
+        }
+        let same = anew.free == known.free && *anew.on == *known.on && anew.costs().eq(known.costs());
+        self.anew = anew;
+        same
+    }
+
+    fn may_go(&self, tables: &Tables, pod: PodIdx, below: Option<i32>) -> bool {
+        tables.pods.gang[pod].is_some_and(|gang| {
+            let gives = tables.gangs.queue[gang].is_ok_and(|leaf| self.gives[leaf]);
+            gives && below.is_none_or(|below| tables.gangs.priority[gang] < below)
+        })
+    }
+}
+
+impl Default for Offers {
+    /// Nothing known.
+    fn default() -> Self {
+        let victims = Victims { leaves: Vec::new(), below: None };
+        Self { class: ClassIdx::new(0), victims, seen: usize::MAX, on: Col::new(), free: 0, costs: Vec::new() }
+    }
+}
+
+impl Offers {
+    /// Counts anew what changed, or everything if too much did.
+    fn refresh(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut dyn FnMut(Alone))) {
+        let (tables, changes) = (&*plan.tables, &plan.tables.nodes.changes);
+        if self.seen > changes.len() || changes.len() - self.seen > tables.nodes.len() {
+            self.fill(plan, least, victims);
+        } else {
+            for &node in &changes[self.seen..] {
+                let now = least.offer(plan, self.class, self.victims.below, node);
+                self.set(node, now);
+            }
+        }
+        // What changed since then is looked at again.
+        self.seen = least.changes;
+    }
+
+    /// Counts all nodes anew: what is free, and then what victims free.
+    fn fill(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut dyn FnMut(Alone))) {
+        let tables = &*plan.tables;
+        self.clear(plan);
+        let each = gpus_needed(tables, self.class);
+        for node in mask::ones(plan.search.feasible.mask(self.class)).map(NodeIdx::new) {
+            self.on[node].free = least.free[node].max(0) / each;
+            self.free += self.on[node].free;
+        }
+        least.gathered.clear();
+        least.first_gathered.reset(tables.nodes.len(), END);
+        let (gathered, first, is_listed) = (&mut least.gathered, &mut least.first_gathered, &least.is_listed);
+        victims(&mut |victim| {
+            let gpus = gpus_freed(tables, victim.class);
+            // Who was given a place in this turn had none before.
+            if gpus > 0 && is_listed[victim.pod] {
+                let at = u32::try_from(gathered.len()).expect("pods are counted in u32");
+                gathered.push((gpus, std::mem::replace(&mut first[victim.node], at)));
+            }
+        });
+        for node in least.first_gathered.indices() {
+            let mut at = least.first_gathered[node];
+            if at == END {
+                continue;
+            }
+            least.sizes.clear();
+            while let Some(&(gpus, next)) = least.gathered.get(at as usize) {
+                least.sizes.push(Reverse(gpus));
+                at = next;
+            }
+            let now = least.offer_of_sizes(plan, self.class, node);
+            self.set(node, now);
+        }
+    }
+
+    fn clear(&mut self, plan: &Plan<'_>) {
+        self.on.reset(plan.tables.nodes.len(), Offer::default());
+        self.costs.clear();
+        self.free = 0;
+    }
+
+    fn set(&mut self, node: NodeIdx, now: Offer) {
+        let known = std::mem::replace(&mut self.on[node], now);
+        self.free += now.free - known.free;
+        for (offer, sign) in [(known, -1), (now, 1)] {
+            if offer.won == 0 {
+                continue;
+            }
+            match self.costs.binary_search_by_key(&offer.cost, |&(cost, _)| cost) {
+                Ok(at) => self.costs[at].1 += sign * offer.won,
+                Err(at) => self.costs.insert(at, (offer.cost, offer.won)),
             }
         }
     }
 
-    /// The bound for `pods` of one class.
-    fn bound(&mut self, plan: &Plan<'_>, class: ClassIdx, pods: i64) -> i64 {
-        let each = plan.tables.classes.needs(class).iter().find(|need| need.dim == GPU).map_or(0, |need| need.amount);
-        if each == 0 {
-            return 1;
-        }
-        let nodes = plan.search.feasible.mask(class);
-        let places = |free: i64| free.max(0) / each;
-        let there: i64 = muster_kernels::mask::ones(nodes).map(|node| places(self.free[crate::index::Idx::new(node)])).sum();
-        let mut missing = pods - there;
-        self.offers.clear();
-        for on_node in self.victims.chunk_by(|a, b| a.0 == b.0) {
-            let node = on_node[0].0;
-            let before = self.free[node];
-            let (mut freed, mut cheapest, mut most) = (0, i64::MAX, 0);
-            for (gone, (_, Reverse(gpus))) in (1..).zip(on_node) {
-                freed += gpus;
-                let won = places(before + freed) - places(before);
-                if won > 0 {
-                    cheapest = cheapest.min(gone * PARTS / won);
-                    most = won;
-                }
-            }
-            if most > 0 {
-                self.offers.push((cheapest, most));
-            }
-        }
-        self.offers.sort_unstable();
-        let mut parts = 0;
-        for &(cost, most) in &self.offers {
-            let taken = most.min(missing.max(0));
+    /// Places by what each costs, cheapest first.
+    fn costs(&self) -> impl Iterator<Item = (i64, i64)> + '_ {
+        self.costs.iter().copied().filter(|&(_, places)| places > 0)
+    }
+
+    /// The bound for so many pods.
+    fn bound(&self, pods: i64) -> i64 {
+        let (mut missing, mut parts) = (pods - self.free, 0);
+        for (cost, places) in self.costs() {
+            let taken = places.min(missing.max(0));
             parts += cost * taken;
             missing -= taken;
         }
@@ -105,9 +332,14 @@ impl Least {
     }
 }
 
+/// GPUs that a pod of a class needs, whole ones.
+fn gpus_needed(tables: &Tables, class: ClassIdx) -> i64 {
+    tables.classes.needs(class).iter().find(|need| need.dim == GPU).map_or(0, |need| need.amount)
+}
+
 /// GPUs of a node that a pod of a class frees at most; a part of a card counts as all of it.
-fn gpus(tables: &Tables, class: ClassIdx) -> i64 {
-    let whole = tables.classes.needs(class).iter().find(|need| need.dim == GPU).map_or(0, |need| need.amount);
+fn gpus_freed(tables: &Tables, class: ClassIdx) -> i64 {
+    let whole = gpus_needed(tables, class);
     match tables.classes.kind[class] {
         Kind::Shared { devices } => whole + i64::from(devices),
         _ => whole,

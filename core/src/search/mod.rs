@@ -1,30 +1,38 @@
 //! Who has to go or to move so that a gang can start: proofs of impossibility first, then the first sufficient prefix of the
 //! victim stream, then everybody back who is not needed (docs/architecture.md, "The search for victims").
 //!
-//! [`stream`] is the order of victims, [`rules`] who is protected and what reclaim must keep, [`counting`] what can be known
-//! without trying, [`simulate`] the trying, [`prefix`] and [`moves`] the two ways to choose, [`brake`] the most that may be
-//! evicted.
+//! [`stream`] is the order of victims (that of one queue in `leaf`), [`rules`] who is protected and what reclaim must keep,
+//! [`counting`] what can be known without trying (with [`offers`]), [`simulate`] the trying, [`prefix`] (with [`sets`] and
+//! [`returns`]) and [`moves`] the two ways to choose, [`least`] the lower bound, [`brake`] the most that may be evicted.
 
 pub mod brake;
 pub mod counting;
+mod leaf;
 pub mod least;
 pub mod moves;
+pub mod offers;
 pub mod prefix;
+pub mod returns;
 pub mod rules;
+pub mod sets;
 pub mod simulate;
+mod stands;
 pub mod stream;
 
 use crate::actions::Plan;
 use crate::config::Action;
 use crate::explain::Unhelped;
-use crate::index::{GangIdx, PodIdx, QueueIdx};
+use crate::index::{GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
 use crate::outcome::{Batch, Eviction, Why};
 use crate::place::gang::{next_pods, next_request};
 use crate::search::brake::Brake;
 use crate::search::counting::Places;
+use crate::search::leaf::Alone;
 use crate::search::least::Least;
 use crate::search::moves::Donors;
+use crate::search::returns::Returns;
 use crate::search::simulate::Simulation;
+use crate::search::stands::Stands;
 use crate::search::stream::Stream;
 use crate::snapshot::PodStatus;
 use crate::statement::Mark;
@@ -52,6 +60,19 @@ pub struct SearchMemory {
     /// Positions in `prefix`: who is tried, and who is counted as staying meanwhile.
     chosen: Vec<usize>,
     withdrawn: Vec<usize>,
+    /// Lengths of `prefix` that are tried as a whole or in parts.
+    turns: Vec<usize>,
+    /// Where those of `prefix` stand, and positions of those who may have won a place.
+    stands: Stands,
+    winners: Vec<usize>,
+    nodes: Vec<NodeIdx>,
+    /// How many of `prefix` are taken out.
+    gone: usize,
+    /// Some of `prefix` are not counted on any more.
+    some_out: bool,
+    /// Nodes of the chosen.
+    homes: Vec<NodeIdx>,
+    returns: Returns,
     /// Which of the units ended where they were.
     stayed: Vec<bool>,
     whys: Vec<(PodIdx, Why)>,
@@ -86,9 +107,18 @@ pub(crate) struct Unit {
     pub(crate) told: bool,
     /// It is not counted on any more: it would take its place again before the asker's turn comes.
     pub(crate) out: bool,
+    /// It is no part of the prefix any more: a rule protects it.
+    pub(crate) gone: bool,
+    /// Its pod, if that is the whole gang.
+    pub(crate) alone: Option<Alone>,
 }
 
 impl Unit {
+    /// Nothing of a gang.
+    pub(crate) const fn none(gang: GangIdx) -> Self {
+        Self { gang, pods: (0, 0), core: false, single: false, told: false, out: false, gone: false, alone: None }
+    }
+
     pub(crate) fn of<'a>(&self, pods: &'a [PodIdx]) -> &'a [PodIdx] {
         &pods[self.pods.0..self.pods.1]
     }
@@ -117,6 +147,10 @@ impl SearchMemory {
         self.stream.begin(plan.tables, plan.config);
         self.places.forget();
         self.donors.forget();
+        self.least.begin(plan.tables);
+        for gang in (0..plan.tables.gangs.queue.len()).map(GangIdx::new).filter(|&gang| self.stream.is_listed(gang)) {
+            plan.tables.gangs.pods[gang].iter().for_each(|pod| self.least.list(plan.tables, pod));
+        }
         let card = plan.tables.nodes.smallest_card;
         let next = |gang| next_request(plan.tables, plan.config, gang, card, plan.arena);
         self.simulation.begin(plan.tables, plan.config, next);
@@ -155,8 +189,21 @@ impl SearchMemory {
         self.finish(plan, asker, mark)
     }
 
-    /// Whether anybody may go or move for the asker at all. Where nobody may, it does not get a turn either, even if it fits
-    /// without: that is for `allocate` to decide (semantics.md §6.4.6).
+    /// Promises an asker what is free or will be, if it can start with that; nobody goes for it.
+    pub fn promise(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
+        let mark = plan.statement.mark(plan.tables);
+        self.start_over(plan);
+        let starts = simulate::place(plan, asker, asker.gang)
+            && rules::allow(plan, asker, &mut self.ledger, &[], &[])
+            && self.finish(plan, asker, mark).is_ok();
+        if !starts {
+            plan.statement.rollback(plan.tables, mark);
+        }
+        starts
+    }
+
+    /// Whether anybody may go or move for the asker at all. Where nobody may, it has no turn, even if it fits without
+    /// (semantics.md §6.4.6): others who may ask come first, and it gets what they leave ([`Self::promise`]).
     fn somebody_could_go(&mut self, plan: &Plan<'_>, asker: &Asker) -> bool {
         let moves = asker.action == Action::Reclaim && plan.config.victims.consolidating_reclaim;
         let passes =
@@ -190,10 +237,11 @@ impl SearchMemory {
         }
         self.places.begin(plan, asker);
         if plan.config.victims.shortcuts
-            && let Some(little) = self.stream.too_little(plan, asker, &mut self.places)
+            && let Some(little) = self.stream.too_little(plan, &mut self.places)
         {
             return Err(little);
         }
+        self.least.remember(plan.tables);
         if plan.config.victims.fewest {
             if self.find_donors(plan, asker, mark) {
                 return Ok(());
@@ -204,7 +252,7 @@ impl SearchMemory {
         let found = self.find_prefix(plan, asker);
         if found.is_err() {
             plan.statement.rollback(plan.tables, mark);
-            self.places.promise_nothing();
+            self.places.promise_nothing(plan, self.stream.victims());
         }
         found
     }
@@ -220,6 +268,7 @@ impl SearchMemory {
         }
         self.stream.start(plan, asker, Pass::Move);
         self.places.begin(plan, asker);
+        self.least.remember(plan.tables);
         if self.find_donors(plan, asker, mark) {
             return Ok(());
         }
@@ -241,7 +290,9 @@ impl SearchMemory {
     fn try_once(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
         self.tries += 1;
         let gangs = self.units.iter().map(|unit| unit.gang);
-        self.simulation.run(plan, asker, gangs) && rules::allow(plan, asker, &mut self.ledger, &self.units, &self.unit_pods)
+        self.simulation.run(plan, asker, gangs)
+            && rules::allow(plan, asker, &mut self.ledger, &self.units, &self.unit_pods)
+            && !self.units.iter().any(|unit| unit.of(&self.unit_pods).iter().any(|&pod| plan.tables.pods.goes_in_circles(pod)))
     }
 
     /// Whether the safety net was reached.
@@ -256,7 +307,7 @@ impl SearchMemory {
             return Err(braked);
         }
         self.explain(plan, asker);
-        let least = if self.units.is_empty() { 0 } else { self.least_evictions(plan, asker, mark) };
+        let least = if self.units.is_empty() { 0 } else { self.least_evictions(plan) };
         plan.statement.settle_since(plan.tables, mark);
         self.stream.list(plan.tables, asker.gang);
         let mut batch =
@@ -264,6 +315,12 @@ impl SearchMemory {
         let start = plan.statement.evictions().len();
         for at in plan.statement.positions_since(mark) {
             let op = plan.statement.ops()[at];
+            if let Some(gang) = plan.tables.pods.gang[op.pod] {
+                self.stream.changed(gang);
+                if self.stream.is_listed(gang) {
+                    self.least.list(plan.tables, op.pod);
+                }
+            }
             if op.after.status == PodStatus::Releasing {
                 let known = self.whys.binary_search_by_key(&op.pod, |&(pod, _)| pod).expect("who left was in a unit");
                 plan.statement.account(Eviction { asker: Some(asker.gang), why: self.whys[known].1 });
@@ -291,7 +348,8 @@ impl SearchMemory {
             let why = rules::why(plan, asker, &mut self.ledger, unit, &self.unit_pods);
             for &pod in pods {
                 // What holds a node and got another place moves.
-                let moves = plan.tables.pods.evicted_from[pod].is_some_and(|home| holds_node(home.status))
+                let moves = plan.tables.pods.evicted_from[pod]
+                    .is_some_and(|home| holds_node(home.status) || home.leaves.is_some())
                     && plan.tables.pods.status[pod] == PodStatus::Pipelined;
                 self.whys.push((pod, if moves { Why::Moves } else { why }));
             }

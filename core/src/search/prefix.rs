@@ -9,8 +9,11 @@
 
 use crate::actions::Plan;
 use crate::explain::Unhelped;
+use crate::index::PodIdx;
+use crate::search::sets::any_pod_is_enough;
 use crate::search::{Asker, SearchMemory, Unit, rules};
 use crate::statement::Mark;
+use crate::tables::{Tables, is_active};
 
 /// Longer prefixes are not tried as a whole: whoever stands elsewhere takes its place again.
 const WHOLE_UNITS_MAX: usize = 64;
@@ -18,10 +21,15 @@ const WHOLE_UNITS_MAX: usize = 64;
 const WHOLES_MAX: u32 = 4;
 
 impl SearchMemory {
-    /// Takes units in order until the asker starts and the rules hold.
+    /// Takes units in order until the asker starts and the rules hold. Those who are needed on single nodes come first, sets of
+    /// others after all of these (semantics.md §6.4.5).
     pub(super) fn find_prefix(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> Result<(), Unhelped> {
         self.prefix.clear();
-        let (mut failed, mut some_out) = (0, false);
+        self.stands.clear(plan.tables.nodes.len());
+        self.turns.clear();
+        self.returns.forget();
+        (self.some_out, self.gone) = (false, 0);
+        let mut failed = 0;
         while let Some(unit) = self.stream.next(plan, asker, &mut self.unit_pods) {
             let before = self.places.total();
             self.take(plan, asker, unit);
@@ -30,38 +38,74 @@ impl SearchMemory {
                 self.stream.won(plan.tables, unit, &self.unit_pods);
             }
             // What counting excludes no try brings about; with the shortcuts off that is shown.
-            if !enough && !some_out && plan.config.victims.shortcuts {
-                continue;
+            if enough || self.some_out || !plan.config.victims.shortcuts {
+                let wins = enough && self.places.may_win(before);
+                if wins && self.try_needed(plan, asker) || self.try_gang(plan, asker) {
+                    return Ok(());
+                }
+                let units = self.prefix.len();
+                if self.is_turn(failed) && self.places.counts() {
+                    self.turns.push(units);
+                } else if !self.places.counts() && self.try_sets(plan, asker, units) {
+                    return Ok(());
+                }
+                failed += u32::from(enough || self.some_out);
             }
-            let wins = enough && self.places.may_win(before);
-            if wins && self.try_needed(plan, asker) || self.is_turn(failed) && self.try_whole(plan, asker) {
+            if self.prefix.len() - self.gone == WHOLE_UNITS_MAX && self.try_turns(plan, asker) {
                 return Ok(());
             }
-            some_out |= self.prefix.iter().any(|unit| unit.out);
-            failed += u32::from(enough || some_out);
             if self.tried_enough(plan) {
                 return Err(Unhelped::GivenUp { tries: self.tries });
             }
         }
-        Err(Unhelped::NoArrangement { tries: self.tries })
+        if self.try_turns(plan, asker) { Ok(()) } else { Err(Unhelped::NoArrangement { tries: self.tries }) }
+    }
+
+    /// Whether one of the prefixes is enough that are tried as a whole or in parts.
+    fn try_turns(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
+        let turns = std::mem::take(&mut self.turns);
+        let found = turns.iter().any(|&units| !self.tried_enough(plan) && self.try_sets(plan, asker, units));
+        self.turns = turns;
+        self.turns.clear();
+        found
     }
 
     /// Whether the prefix is tried as a whole, after so many that were not enough: always where counting knows nothing.
     const fn is_turn(&self, failed: u32) -> bool {
         let turn = failed < WHOLES_MAX || failed.is_power_of_two();
-        !self.places.counts() || self.prefix.len() <= WHOLE_UNITS_MAX && turn
+        !self.places.counts() || self.prefix.len() - self.gone <= WHOLE_UNITS_MAX && turn
     }
 
     /// One unit more. The rest of a gang that has nothing else to give is only offered: nothing depends on it in the tables.
     fn take(&mut self, plan: &mut Plan<'_>, asker: &Asker, mut unit: Unit) {
-        let pods = unit.of(&self.unit_pods);
-        let alone = unit.core && pods.len() as u64 == u64::from(plan.tables.gangs.active(unit.gang));
-        if alone && pods.iter().all(|&pod| self.places.can_offer(plan.tables, pod)) {
-            self.places.offer(plan, pods, 1);
+        if self.can_offer(plan, &unit) {
+            self.offer(plan, &unit, 1);
         } else {
             unit.tell(plan, asker, &self.unit_pods);
         }
+        match unit.alone {
+            Some(alone) => self.stands.push(self.prefix.len(), &unit, std::iter::once(alone.node)),
+            None => {
+                let nodes = unit.of(&self.unit_pods).iter().filter_map(|&pod| plan.tables.pods.node[pod]);
+                self.stands.push(self.prefix.len(), &unit, nodes);
+            }
+        }
         self.prefix.push(unit);
+    }
+
+    /// Whether nothing in the tables depends on a unit but what it holds, and counting can add that up.
+    fn can_offer(&self, plan: &Plan<'_>, unit: &Unit) -> bool {
+        let pods = unit.of(&self.unit_pods);
+        let whole = || unit.core && pods.len() as u64 == u64::from(plan.tables.gangs.active(unit.gang));
+        self.places.can_offer(plan.tables) && (unit.alone.is_some() || whole())
+    }
+
+    /// Counts a unit as gone (`sign` 1), or no longer (-1).
+    fn offer(&mut self, plan: &Plan<'_>, unit: &Unit, sign: i64) {
+        match unit.alone {
+            Some(alone) => self.places.offer_alone(plan, alone, sign),
+            None => self.places.offer(plan, unit.of(&self.unit_pods), sign),
+        }
     }
 
     /// Whether those are enough whom counting needs beside the last unit. If not, all is as before, but those are taken out whom
@@ -76,20 +120,30 @@ impl SearchMemory {
                 self.take_out(plan, asker, self.chosen[at]);
                 self.stream.refuse(plan.tables, gang);
             } else {
-                let ready = plan.statement.mark(plan.tables);
-                self.tell_chosen(plan, asker);
-                if self.try_once(plan, asker) {
-                    self.spare_last(plan, asker, ready);
-                    return true;
+                let known = self.would_return(plan);
+                if !known {
+                    let ready = plan.statement.mark(plan.tables);
+                    self.tell_chosen(plan, asker);
+                    if self.try_once(plan, asker) {
+                        self.spare_last(plan, asker, ready);
+                        return true;
+                    }
                 }
-                let returned = self.list_returned(plan);
+                let alone = self.chosen.len() == 1;
+                let returned = known || self.list_returned(plan);
                 self.go_back(plan, before);
                 if !returned || self.tried_enough(plan) {
                     return false;
                 }
-                for &at in &self.chosen {
+                if alone {
+                    self.note_return(plan);
+                }
+                for chosen in 0..self.chosen.len() {
+                    let at = self.chosen[chosen];
                     self.prefix[at].out = true;
-                    self.places.offer(plan, self.prefix[at].of(&self.unit_pods), -1);
+                    self.some_out = true;
+                    let unit = self.prefix[at];
+                    self.offer(plan, &unit, -1);
                 }
             }
             if !self.places.enough_now(plan) {
@@ -101,10 +155,10 @@ impl SearchMemory {
     /// The last unit was needed beside those that failed before it; it may not be beside these. The log is that of the smaller
     /// answer if there is one.
     fn spare_last(&mut self, plan: &mut Plan<'_>, asker: &Asker, ready: Mark) {
-        let last = self.prefix.len() - 1;
+        let Some(last) = self.last() else { return };
         let unit = self.prefix[last];
-        let needed = !unit.core && self.chosen.iter().any(|&at| self.prefix[at].gang == unit.gang && self.prefix[at].core);
-        if self.chosen.len() < 2 || needed {
+        let others = self.chosen.iter().map(|&at| &self.prefix[at]);
+        if self.chosen.len() < 2 || rest_goes(plan.tables, unit, others, &self.unit_pods) {
             return;
         }
         plan.statement.rollback(plan.tables, ready);
@@ -127,14 +181,14 @@ impl SearchMemory {
     fn choose(&mut self, plan: &mut Plan<'_>, asker: &Asker) {
         self.chosen.clear();
         self.withdrawn.clear();
-        for at in (0..self.prefix.len()).rev() {
+        self.list_winners(plan);
+        let last = self.last();
+        for winner in (0..self.winners.len()).rev() {
+            let at = self.winners[winner];
             let unit = self.prefix[at];
-            let pods = unit.of(&self.unit_pods);
-            if unit.out || !unit.told && !self.places.wins_at(plan, unit.gang, pods) {
-                continue;
-            }
-            let last = at + 1 == self.prefix.len();
-            let below = !unit.core && self.chosen.iter().any(|&c| self.prefix[c].gang == unit.gang && self.prefix[c].core);
+            let last = Some(at) == last;
+            let chosen = self.chosen.iter().map(|&at| &self.prefix[at]);
+            let below = rest_goes(plan.tables, unit, chosen, &self.unit_pods);
             if last || below || !self.enough_without(plan, asker, unit) {
                 self.chosen.push(at);
             } else if !unit.told {
@@ -142,6 +196,29 @@ impl SearchMemory {
             }
         }
         self.chosen.reverse();
+    }
+
+    /// The last unit that is not taken out.
+    fn last(&self) -> Option<usize> {
+        self.prefix.iter().rposition(|unit| !unit.gone)
+    }
+
+    /// Lists the positions of those who may have won a place.
+    fn list_winners(&mut self, plan: &Plan<'_>) {
+        let (places, prefix) = (&mut self.places, &self.prefix);
+        self.winners.clear();
+        if places.has_limits() {
+            let wins = |&at: &usize| prefix[at].told || places.wins_at(plan, &prefix[at], &self.unit_pods);
+            self.winners.extend((0..prefix.len()).filter(wins));
+        } else {
+            self.winners.extend(self.stands.told());
+            self.nodes.clear();
+            places.list_won(plan, &mut self.nodes);
+            self.winners.extend(self.nodes.iter().flat_map(|&node| self.stands.on(node)));
+            self.winners.sort_unstable();
+            self.winners.dedup();
+        }
+        self.winners.retain(|&at| !prefix[at].out);
     }
 
     /// Whether counting passes without a unit; then it stays.
@@ -154,29 +231,31 @@ impl SearchMemory {
                 plan.statement.rollback(plan.tables, mark);
                 self.places.refresh(plan);
             } else {
-                self.places.offer(plan, unit.of(&self.unit_pods), 1);
+                self.offer(plan, &unit, 1);
             }
         }
         enough
     }
 
     /// A unit stays.
-    fn keep(&mut self, plan: &mut Plan<'_>, asker: &Asker, unit: Unit) {
+    pub(super) fn keep(&mut self, plan: &mut Plan<'_>, asker: &Asker, unit: Unit) {
         if unit.told {
             for &pod in unit.of(&self.unit_pods) {
                 plan.statement.keep(plan.tables, pod, asker.action);
             }
         } else {
-            self.places.offer(plan, unit.of(&self.unit_pods), -1);
+            self.offer(plan, &unit, -1);
         }
     }
 
     /// A unit is no part of the prefix any more.
     fn take_out(&mut self, plan: &mut Plan<'_>, asker: &Asker, at: usize) {
-        let unit = self.prefix.remove(at);
+        let unit = self.prefix[at];
         if !unit.out {
             self.keep(plan, asker, unit);
         }
+        (self.prefix[at].out, self.prefix[at].gone) = (true, true);
+        self.gone += 1;
     }
 
     /// Of the chosen the first one whom the rules protect if all of them were lost.
@@ -201,30 +280,34 @@ impl SearchMemory {
         }
     }
 
-    /// Leaves in `chosen` those who were offered and have their own places again; whether there are any.
+    /// Leaves in `chosen` those who were offered and have their own places again, or that of another of them; whether there are
+    /// any.
     fn list_returned(&mut self, plan: &Plan<'_>) -> bool {
-        let at_home = |unit: &Unit| unit.of(&self.unit_pods).iter().all(|&pod| plan.tables.pods.is_home(pod));
-        let (chosen, prefix) = (&mut self.chosen, &self.prefix);
-        chosen.retain(|&at| !prefix[at].told && at_home(&prefix[at]));
+        let (chosen, prefix, pods) = (&mut self.chosen, &self.prefix, &plan.tables.pods);
+        self.homes.clear();
+        self.homes.extend(chosen.iter().flat_map(|&at| prefix[at].of(&self.unit_pods)).filter_map(|&pod| pods.home(pod)));
+        self.homes.sort_unstable();
+        let returned = |&pod: &PodIdx| {
+            pods.is_home(pod)
+                || is_active(pods.status[pod]) && pods.node[pod].is_some_and(|node| self.homes.binary_search(&node).is_ok())
+        };
+        chosen.retain(|&at| !prefix[at].told && prefix[at].of(&self.unit_pods).iter().all(returned));
         !chosen.is_empty()
     }
 
     /// Back to a mark: whoever was withdrawn is offered again.
-    fn go_back(&mut self, plan: &mut Plan<'_>, mark: Mark) {
+    pub(super) fn go_back(&mut self, plan: &mut Plan<'_>, mark: Mark) {
         plan.statement.rollback(plan.tables, mark);
-        for &at in &self.withdrawn {
-            self.places.offer(plan, self.prefix[at].of(&self.unit_pods), 1);
+        for withdrawn in 0..self.withdrawn.len() {
+            let unit = self.prefix[self.withdrawn[withdrawn]];
+            self.offer(plan, &unit, 1);
         }
         self.withdrawn.clear();
         self.places.refresh(plan);
     }
 
-    /// Whether all units so far are enough; if so, what is not needed has been given back.
-    fn try_whole(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
-        let before = plan.statement.mark(plan.tables);
-        self.withdrawn.clear();
-        self.chosen.clear();
-        self.chosen.extend(0..self.prefix.len());
+    /// Whether the chosen are enough; if so, what is not needed has been given back, if not, all is as at the mark.
+    pub(super) fn try_all_chosen(&mut self, plan: &mut Plan<'_>, asker: &Asker, before: Mark) -> bool {
         self.tell_chosen(plan, asker);
         let told = plan.statement.mark(plan.tables);
         if !self.try_once(plan, asker) {
@@ -284,7 +367,7 @@ impl SearchMemory {
     ) {
         for at in (0..self.units.len()).rev() {
             let unit = self.units[at];
-            if !unit.core && self.units[at + 1..].iter().any(|later| later.gang == unit.gang && later.core) {
+            if rest_goes(plan.tables, unit, self.units[at + 1..].iter(), &self.unit_pods) {
                 continue;
             }
             let mark = plan.statement.mark(plan.tables);
@@ -297,4 +380,14 @@ impl SearchMemory {
         }
         self.places.refresh(plan);
     }
+}
+
+/// Whether a part of a gang would be left below its minimum if it stayed: the rest of the gang goes, or the rest of the pod set
+/// of a pod above the minimum. Where any one pod is enough nothing is below.
+fn rest_goes<'a>(tables: &Tables, unit: Unit, mut others: impl Iterator<Item = &'a Unit>, pods: &[PodIdx]) -> bool {
+    let set = |pod: &PodIdx| tables.pods.subgroup[*pod];
+    let same_set = |other: &Unit| other.of(pods).iter().any(|pod| unit.of(pods).iter().any(|own| set(own) == set(pod)));
+    !unit.core
+        && others.any(|other| other.gang == unit.gang && (other.core || unit.single && !other.single && same_set(other)))
+        && !any_pod_is_enough(tables, unit.gang)
 }

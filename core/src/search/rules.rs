@@ -246,22 +246,32 @@ fn share_of(tables: &Tables, queue: QueueIdx) -> Amounts {
 /// Whether a gang that runs is protected from the asker for now: it keeps its minimum (semantics.md §9.6).
 #[must_use]
 pub fn is_protected(plan: &Plan<'_>, asker: &Asker, victim: GangIdx) -> bool {
-    let Some(rules) = plan.config.victims.min_runtime else { return false };
-    let Some(started) = plan.tables.gangs.times[victim].started else { return false };
     let Ok(leaf) = plan.tables.gangs.queue[victim] else { return false };
+    runs_too_short(plan, plan.tables.gangs.times[victim].started, min_runtime(plan, asker, leaf))
+}
+
+/// Whether a gang that began to run then has not yet run so long (ns).
+#[must_use]
+pub fn runs_too_short(plan: &Plan<'_>, started: Option<i64>, min_runtime: Option<i64>) -> bool {
+    started.zip(min_runtime).is_some_and(|(started, least)| plan.config.now < started.saturating_add(least))
+}
+
+/// How long gangs of a leaf are protected from the asker once they run (ns); `None`: not at all.
+#[must_use]
+pub fn min_runtime(plan: &Plan<'_>, asker: &Asker, leaf: QueueIdx) -> Option<i64> {
+    let rules = plan.config.victims.min_runtime?;
     let queues = &plan.tables.queues;
-    let least = match asker.action {
-        Action::Preempt => queues.ancestors(leaf).find_map(|q| queues.preempt_min_runtime[q]).unwrap_or(rules.preempt),
+    match asker.action {
+        Action::Preempt => Some(queues.ancestors(leaf).find_map(|q| queues.preempt_min_runtime[q]).unwrap_or(rules.preempt)),
         Action::Reclaim => {
             let from = match rules.reclaim_by {
                 ReclaimProtection::OwnQueue => leaf,
                 ReclaimProtection::CommonAncestor => below_common(plan.tables, asker.queue, leaf),
             };
-            queues.ancestors(from).find_map(|q| queues.reclaim_min_runtime[q]).unwrap_or(rules.reclaim)
+            Some(queues.ancestors(from).find_map(|q| queues.reclaim_min_runtime[q]).unwrap_or(rules.reclaim))
         }
-        _ => return false,
-    };
-    plan.config.now < started.saturating_add(least)
+        _ => None,
+    }
 }
 
 /// The queue on the victim's path right below the lowest common ancestor of both; the ancestor itself if the path ends there;

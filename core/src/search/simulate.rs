@@ -78,6 +78,13 @@ impl Simulation {
         }
     }
 
+    /// Before which of the gangs that wait in its leaf a gang would be served, once it was told to leave.
+    pub(crate) fn place_in_line(&self, plan: &Plan<'_>, leaf: QueueIdx, gang: GangIdx) -> usize {
+        let (Reverse(priority), _, gang) = turn(plan.tables, plan.config, gang);
+        // A gang of one pod without its pod is below its minimum.
+        self.waiting[leaf].partition_point(|&waits| waits < (Reverse(priority), 0, gang))
+    }
+
     /// Whether the asker starts. Victims that find no place stay told to leave.
     pub(crate) fn run(&mut self, plan: &mut Plan<'_>, asker: &Asker, victims: impl Iterator<Item = GangIdx>) -> bool {
         self.line_up(plan, asker, victims);
@@ -214,7 +221,7 @@ impl Simulation {
 }
 
 /// One turn of one gang, whole or not at all.
-fn place(plan: &mut Plan<'_>, asker: &Asker, gang: GangIdx) -> bool {
+pub(super) fn place(plan: &mut Plan<'_>, asker: &Asker, gang: GangIdx) -> bool {
     // What backed off is not tried; told to leave, it is lost.
     if plan.tables.gangs.backed_off[gang] {
         return false;

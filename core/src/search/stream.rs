@@ -1,10 +1,10 @@
 //! Victims in the order in which they go (semantics.md §4.4 reversed, §7.5): from the queue that would be served last, lowest
 //! priority first, pods above a minimum first, youngest first.
 //!
-//! Each leaf has a list, made once for an action; gangs whose place changed meanwhile are put in a small list beside it. A unit
-//! that its own rule protects is passed over, never a reason to stop.
+//! Each leaf has its own order ([`super::leaf`]); here it is said whose turn it is to give, and what of a gang goes at once. A
+//! unit that its own rule protects is passed over, never a reason to stop.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Ordering;
 
 use crate::actions::Plan;
 use crate::config::{Action, Config};
@@ -13,6 +13,7 @@ use crate::index::{Col, GangIdx, Idx, PodIdx, QueueIdx, SubgroupIdx};
 use crate::order::{Standing, Turn, turn};
 use crate::place::gang::in_order;
 use crate::search::counting::{Places, Victims};
+use crate::search::leaf::{Alone, Leaf, Row, may_be_victim};
 use crate::search::rules;
 use crate::search::{Asker, Pass, Unit};
 use crate::tables::gangs::Member;
@@ -32,24 +33,6 @@ fn jobs_max(config: &Config, asker: &Asker, loses: bool) -> Option<u32> {
     }
 }
 
-#[derive(Clone, Debug, Default)]
-struct Leaf {
-    /// All that may be victims, first to go first: the order of service reversed.
-    listed: Vec<Turn>,
-    /// Gangs to be put in their places in `listed` once the leaf gives to somebody.
-    fresh: Vec<GangIdx>,
-    /// Those before it hold nothing any more.
-    from: usize,
-    /// Where this search is.
-    at: usize,
-    /// Gangs that come back with another place; few.
-    again: Vec<Turn>,
-    /// It gives for this asker.
-    gives: bool,
-    /// Units that the rules of reclaim protected, given those who were needed.
-    refused: u32,
-}
-
 /// As often a leaf may be refused before it is passed over for this asker.
 const REFUSALS_MAX: u32 = 8;
 
@@ -58,16 +41,26 @@ const REFUSALS_MAX: u32 = 8;
 pub struct Stream {
     leaves: Col<QueueIdx, Leaf>,
     is_listed: Col<GangIdx, bool>,
+    /// Gangs that hold something else, or elsewhere, than when the action began.
+    has_changed: Col<GangIdx, bool>,
     /// Those that were listed since the action began.
     late: Vec<GangIdx>,
-    best: Col<QueueIdx, Option<GangIdx>>,
+    /// The leaf in a queue that gives next.
+    best: Col<QueueIdx, Option<QueueIdx>>,
     standing: Col<QueueIdx, Option<Standing>>,
     /// What the queue held when this search began.
     held: Col<QueueIdx, Amounts>,
+    /// What each leaf has given once its next gang goes: by that its queues are compared.
+    given: Col<QueueIdx, Amounts>,
     /// What those of each leaf gave who won a place for the asker.
     taken: Col<QueueIdx, Amounts>,
+    /// The child that would be last if the last one were not there, by parent; and for the roots.
+    runner_up: Col<QueueIdx, Option<QueueIdx>>,
+    root_runner_up: Option<QueueIdx>,
     /// The leaf that gave last; it has to be looked at again.
     dirty: Option<QueueIdx>,
+    /// A leaf gives no more.
+    closed: bool,
     /// Those who may not be lost are passed over.
     loses: bool,
     /// Somebody was passed over for that.
@@ -90,32 +83,37 @@ impl Stream {
             self.leaves.push(Leaf::default());
         }
         self.fresh_for = None;
-        for leaf in self.leaves.as_mut_slice() {
-            leaf.listed.clear();
-            leaf.fresh.clear();
-            leaf.from = 0;
-        }
+        self.leaves.as_mut_slice().iter_mut().for_each(Leaf::clear);
         self.is_listed.reset(tables.gangs.queue.len(), false);
+        self.has_changed.reset(tables.gangs.queue.len(), false);
         self.late.clear();
         for gang in (0..tables.gangs.queue.len()).map(GangIdx::new) {
             let Ok(queue) = tables.gangs.queue[gang] else { continue };
             if tables.gangs.preemptible[gang] && tables.queues.is_leaf(queue) && tables.gangs.active(gang) > 0 {
-                self.leaves[queue].listed.push(turn(tables, config, gang));
+                self.leaves[queue].push(tables, config, gang);
                 self.is_listed[gang] = true;
             }
         }
-        for leaf in self.leaves.as_mut_slice() {
-            leaf.listed.sort_unstable_by(|a, b| b.cmp(a));
-        }
+        self.leaves.as_mut_slice().iter_mut().for_each(Leaf::sort);
+    }
+
+    /// Whether a gang is among those who could be victims.
+    pub(crate) fn is_listed(&self, gang: GangIdx) -> bool {
+        self.is_listed[gang]
     }
 
     /// A gang that was given a place in this action may be a victim of those who ask later, too (semantics.md §6.0).
     pub(crate) fn list(&mut self, tables: &Tables, gang: GangIdx) {
         let Ok(queue) = tables.gangs.queue[gang] else { return };
         if tables.gangs.preemptible[gang] && !std::mem::replace(&mut self.is_listed[gang], true) {
-            self.leaves[queue].fresh.push(gang);
+            self.leaves[queue].push_late(gang);
             self.late.push(gang);
         }
+    }
+
+    /// A turn came to something: what a gang holds, and where, is not what it was.
+    pub(crate) fn changed(&mut self, gang: GangIdx) {
+        self.has_changed[gang] = true;
     }
 
     /// At the first victim, for an asker; nothing to do if nobody was taken since the last rewind for the same.
@@ -136,21 +134,16 @@ impl Stream {
         }
         self.best.reset(queues, None);
         self.standing.reset(queues, None);
+        self.given.reset(queues, Amounts::ZERO);
         self.held.clone_from(&tables.queues.allocated);
         self.taken.reset(queues, Amounts::ZERO);
-        (self.jobs, self.last_job, self.dirty) = (0, None, None);
+        self.runner_up.reset(queues, None);
+        (self.jobs, self.last_job, self.dirty, self.closed) = (0, None, None, false);
         self.victims.leaves.clear();
         self.victims.below = (asker.action == Action::Preempt).then_some(tables.gangs.priority[asker.gang]);
         for leaf in self.leaves.indices() {
             let list = &mut self.leaves[leaf];
-            list.again.clear();
-            list.refused = 0;
-            while list.listed.get(list.from).is_some_and(|&(.., gang)| tables.gangs.active(gang) == 0) {
-                list.from += 1;
-            }
-            list.at = list.from;
-            let listed = list.from < list.listed.len() || !list.fresh.is_empty();
-            list.gives = listed
+            list.gives = list.rewind(tables)
                 && match asker.action {
                     Action::Preempt => leaf == asker.queue,
                     Action::Reclaim => leaf != asker.queue,
@@ -164,15 +157,21 @@ impl Stream {
             }
             if list.gives {
                 list.sort_in(tables, config);
+                list.min_runtime = rules::min_runtime(plan, asker, leaf);
                 self.victims.leaves.push(leaf);
             }
         }
         if self.loses {
             self.gives_for_good = self.somebody_gives();
         }
+        self.line_up_all(tables, config, asker);
+    }
+
+    fn line_up_all(&mut self, tables: &Tables, config: &Config, asker: &Asker) {
         for &root in &tables.queues.roots {
             self.line_up(tables, config, asker, root);
         }
+        self.find_root_runner_up(tables, config);
     }
 
     /// A unit won a place: its leaf has given that much. Others of the prefix stand where they do not help, so nothing was taken.
@@ -213,7 +212,7 @@ impl Stream {
         self.leaves[leaf].refused += 1;
         if self.leaves[leaf].refused >= REFUSALS_MAX {
             self.leaves[leaf].gives = false;
-            self.dirty = self.dirty.or(Some(leaf));
+            self.closed = true;
         }
     }
 
@@ -221,27 +220,24 @@ impl Stream {
         for &child in tables.queues.children_of(queue) {
             self.line_up(tables, config, asker, child);
         }
-        self.refresh(tables, config, asker, queue);
+        if tables.queues.is_leaf(queue) {
+            self.refresh_leaf(tables, config, asker, queue);
+        } else {
+            self.refresh(tables, config, queue);
+        }
     }
 
     /// Whether everybody who may go together would free too little; if so, nobody has to be tried.
-    pub(crate) fn too_little(&self, plan: &Plan<'_>, asker: &Asker, places: &mut Places) -> Option<Unhelped> {
-        let everybody = |add: &mut dyn FnMut(PodIdx)| self.every_victim(plan, asker, add);
+    pub(crate) fn too_little(&self, plan: &Plan<'_>, places: &mut Places) -> Option<Unhelped> {
+        let everybody = |add: &mut dyn FnMut(Alone)| self.every_victim(plan, add);
         let (pods, most) = places.too_little(plan, &self.victims, everybody)?;
         Some(Unhelped::TooLittle { pods, most })
     }
 
     /// Every pod that could go for the asker, or was told to in this turn.
-    pub(crate) fn every_victim(&self, plan: &Plan<'_>, asker: &Asker, visit: &mut dyn FnMut(PodIdx)) {
-        let tables = &*plan.tables;
+    pub(crate) fn every_victim(&self, plan: &Plan<'_>, visit: &mut dyn FnMut(Alone)) {
         for &leaf in &self.victims.leaves {
-            let leaf = &self.leaves[leaf];
-            for &(.., gang) in &leaf.listed[leaf.from..] {
-                if gang != asker.gang && self.victims.below.is_none_or(|below| tables.gangs.priority[gang] < below) {
-                    let goes = |pod: &PodIdx| can_go(tables, *pod) || tables.pods.evicted_from[*pod].is_some();
-                    tables.gangs.pods[gang].iter().filter(goes).for_each(&mut *visit);
-                }
-            }
+            self.leaves[leaf].pods(plan.tables, self.victims.below, &self.has_changed, visit);
         }
     }
 
@@ -254,29 +250,48 @@ impl Stream {
         mut visit: impl FnMut(Unit, Turn, &[PodIdx]),
     ) {
         for &leaf in &self.victims.leaves {
-            let leaf = &self.leaves[leaf];
-            for &(.., gang) in &leaf.listed[leaf.from..] {
-                if !may_be_victim(plan.tables, asker, gang) {
+            for (gang, row) in self.leaves[leaf].rows(&self.has_changed) {
+                if !may_be_victim(plan.tables, asker, gang, row.is_none()) {
                     continue;
                 }
                 let start = pods.len();
-                let unit = take_unit(plan, gang, pods);
-                if self.is_free(plan, asker, unit) {
-                    visit(unit, turn(plan.tables, plan.config, gang), &pods[start..]);
-                } else {
-                    pods.truncate(start);
-                }
+                let Some(unit) = self.unit_to_give(plan, asker, (leaf, gang, row), pods) else { continue };
+                let turn = row.map_or_else(|| turn(plan.tables, plan.config, gang), |row| row.turn);
+                visit(unit, turn, &pods[start..]);
             }
         }
+    }
+
+    /// What of a gang goes at once, if it is not protected. Its pods are appended to `pods`.
+    fn unit_to_give(
+        &self,
+        plan: &Plan<'_>,
+        asker: &Asker,
+        (leaf, gang, row): (QueueIdx, GangIdx, Option<&Row>),
+        pods: &mut Vec<PodIdx>,
+    ) -> Option<Unit> {
+        let start = pods.len();
+        if let Some(&Row { alone: Some(alone), started, .. }) = row {
+            if rules::runs_too_short(plan, started, self.leaves[leaf].min_runtime) {
+                return None;
+            }
+            pods.push(alone.pod);
+            return Some(Unit { pods: (start, start + 1), core: true, alone: Some(alone), ..Unit::none(gang) });
+        }
+        let unit = take_unit(plan, gang, pods);
+        if !self.is_free(plan, asker, unit) {
+            pods.truncate(start);
+            return None;
+        }
+        Some(unit)
     }
 
     /// Whether anybody could go for the asker.
     pub(crate) fn has_unit(&self, plan: &Plan<'_>, asker: &Asker, pods: &mut Vec<PodIdx>) -> bool {
         self.victims.leaves.iter().any(|&leaf| {
-            let leaf = &self.leaves[leaf];
-            leaf.listed[leaf.from..].iter().any(|&(.., gang)| {
+            self.leaves[leaf].gangs().any(|gang| {
                 let start = pods.len();
-                may_be_victim(plan.tables, asker, gang) && {
+                may_be_victim(plan.tables, asker, gang, true) && {
                     let unit = take_unit(plan, gang, pods);
                     pods.truncate(start);
                     self.is_free(plan, asker, unit)
@@ -295,16 +310,16 @@ impl Stream {
 
     /// Why nobody gives for the asker.
     pub(crate) fn nobody(&self, plan: &Plan<'_>, asker: &Asker) -> Unhelped {
-        let listed = self.victims.leaves.iter().flat_map(|&leaf| &self.leaves[leaf].listed[self.leaves[leaf].from..]);
-        let could_go = listed.filter(|(.., gang)| may_be_victim(plan.tables, asker, *gang));
-        let protected = could_go.filter(|(.., gang)| rules::is_protected(plan, asker, *gang)).count();
+        let listed = self.victims.leaves.iter().flat_map(|&leaf| self.leaves[leaf].gangs());
+        let could_go = listed.filter(|&gang| may_be_victim(plan.tables, asker, gang, true));
+        let protected = could_go.filter(|&gang| rules::is_protected(plan, asker, gang)).count();
         if protected > 0 {
             return Unhelped::Protected { gangs: u32::try_from(protected).unwrap_or(u32::MAX) };
         }
         if !self.passed_over {
             return Unhelped::Nobody;
         }
-        let leaves = self.leaves.entries().filter(|(leaf, list)| *leaf != asker.queue && list.from < list.listed.len());
+        let leaves = self.leaves.entries().filter(|(leaf, list)| *leaf != asker.queue && list.gangs().next().is_some());
         rules::nearest_refusal(plan, asker, leaves.map(|(leaf, _)| leaf)).unwrap_or(Unhelped::Nobody)
     }
 
@@ -319,34 +334,64 @@ impl Stream {
         let (tables, config) = (&*plan.tables, plan.config);
         self.fresh_for = None;
         loop {
-            if let Some(leaf) = self.dirty.take() {
-                for above in tables.queues.ancestors(leaf) {
-                    self.refresh(tables, config, asker, above);
-                }
-            }
-            let mut queue = self.last(config, &tables.queues.roots)?;
-            while !tables.queues.is_leaf(queue) {
-                queue = self.last(config, tables.queues.children_of(queue))?;
-            }
-            let gang = self.leaves[queue].pop()?;
+            let queue = self.next_leaf(tables, config, asker)?;
+            let (gang, row) = self.leaves[queue].pop(&self.has_changed)?;
             self.dirty = Some(queue);
             let start = pods.len();
-            let unit = take_unit(plan, gang, pods);
-            if !self.is_free(plan, asker, unit) {
-                pods.truncate(start);
-                continue;
-            }
+            let Some(unit) = self.unit_to_give(plan, asker, (queue, gang, row.as_ref()), pods) else { continue };
             if !self.one_job_more(gang, jobs_max(config, asker, self.loses)) {
                 pods.truncate(start);
                 return None;
             }
-            let left = tables.gangs.active(gang) > u32::try_from(pods.len() - start).unwrap_or(u32::MAX);
-            if left && !unit.core {
-                // Its place is looked up at the next call: the unit is not gone yet.
-                self.leaves[queue].again.push((Reverse(i32::MIN), u8::MAX, gang));
+            if !unit.core && tables.gangs.active(gang) as usize > pods.len() - start {
+                self.leaves[queue].push_again(gang);
             }
             return Some(unit);
         }
+    }
+
+    /// The leaf that gives next.
+    fn next_leaf(&mut self, tables: &Tables, config: &Config, asker: &Asker) -> Option<QueueIdx> {
+        if std::mem::take(&mut self.closed) {
+            self.dirty = None;
+            self.line_up_all(tables, config, asker);
+        }
+        if let Some(leaf) = self.dirty.take() {
+            let given = self.given[leaf];
+            self.refresh_leaf(tables, config, asker, leaf);
+            if self.best[leaf].is_some() && self.given[leaf] == given || self.is_still_last(tables, config, leaf) {
+                return Some(leaf);
+            }
+            for above in tables.queues.ancestors(leaf).skip(1) {
+                self.refresh(tables, config, above);
+            }
+            self.find_root_runner_up(tables, config);
+        }
+        self.last_two(config, &tables.queues.roots).0.and_then(|root| self.best[root])
+    }
+
+    /// Whether the leaf that gave last gives again: at every level its queue is still behind the one that was next to last.
+    /// Until it is not, the queues above it stand as they should.
+    fn is_still_last(&mut self, tables: &Tables, config: &Config, leaf: QueueIdx) -> bool {
+        for queue in tables.queues.ancestors(leaf) {
+            if queue != leaf {
+                self.stand(tables, queue);
+            }
+            let parent = tables.queues.parent[queue];
+            let runner_up = parent.map_or(self.root_runner_up, |parent| self.runner_up[parent]);
+            let Some(standing) = &self.standing[queue] else { return false };
+            let behind = |other: QueueIdx| {
+                self.standing[other].as_ref().is_none_or(|other_standing| match standing.before(other_standing) {
+                    _ if !config.plugins.proportion => queue > other,
+                    Ordering::Equal => queue > other,
+                    order => order == Ordering::Greater,
+                })
+            };
+            if !runner_up.is_none_or(behind) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Whether a unit has somebody to give whom min runtime does not protect.
@@ -371,102 +416,62 @@ impl Stream {
         true
     }
 
-    fn refresh(&mut self, tables: &Tables, config: &Config, asker: &Asker, queue: QueueIdx) {
-        self.best[queue] = if tables.queues.is_leaf(queue) {
-            self.leaves[queue].top(tables, config, asker)
-        } else {
-            self.last(config, tables.queues.children_of(queue)).and_then(|child| self.best[child])
-        };
-        self.standing[queue] = self.best[queue].map(|gang| {
-            let next = held_by(tables, gang);
-            let leaf = tables.gangs.queue[gang].expect("a victim has a queue");
-            Standing::of_victims(tables, queue, self.held[queue], self.taken[leaf] + next)
+    fn refresh_leaf(&mut self, tables: &Tables, config: &Config, asker: &Asker, leaf: QueueIdx) {
+        let next = self.leaves[leaf].top(tables, config, asker, &self.has_changed);
+        self.best[leaf] = next.map(|next| {
+            self.given[leaf] = self.taken[leaf] + next;
+            leaf
         });
+        self.stand(tables, leaf);
     }
 
-    /// The queue that would be served last among siblings; `None` if none of them has a victim.
-    fn last(&self, config: &Config, siblings: &[QueueIdx]) -> Option<QueueIdx> {
-        let mut last: Option<(QueueIdx, &Standing)> = None;
+    fn refresh(&mut self, tables: &Tables, config: &Config, queue: QueueIdx) {
+        let (last, runner_up) = self.last_two(config, tables.queues.children_of(queue));
+        self.best[queue] = last.and_then(|child| self.best[child]);
+        self.runner_up[queue] = runner_up;
+        self.stand(tables, queue);
+    }
+
+    fn find_root_runner_up(&mut self, tables: &Tables, config: &Config) {
+        self.root_runner_up = self.last_two(config, &tables.queues.roots).1;
+    }
+
+    /// How a queue stands with what the leaf in it that gives next would give.
+    fn stand(&mut self, tables: &Tables, queue: QueueIdx) {
+        let Some(leaf) = self.best[queue] else {
+            self.standing[queue] = None;
+            return;
+        };
+        let (held, given) = (self.held[queue], self.given[leaf]);
+        match &mut self.standing[queue] {
+            Some(standing) => standing.give(tables, held, given),
+            unknown => *unknown = Some(Standing::of_victims(tables, queue, held, given)),
+        }
+    }
+
+    /// The queue that would be served last among siblings, and the one before it; of equals the later one.
+    fn last_two(&self, config: &Config, siblings: &[QueueIdx]) -> (Option<QueueIdx>, Option<QueueIdx>) {
+        let (mut last, mut runner_up) = (None::<(QueueIdx, &Standing)>, None);
         for &queue in siblings {
             let Some(standing) = &self.standing[queue] else { continue };
-            let later = last.is_none_or(|(_, best)| !config.plugins.proportion || standing.before(best) != Ordering::Less);
-            if later {
-                last = Some((queue, standing));
+            let later = |than: Option<(QueueIdx, &Standing)>| {
+                than.is_none_or(|(_, than)| !config.plugins.proportion || standing.before(than) != Ordering::Less)
+            };
+            if later(last) {
+                (last, runner_up) = (Some((queue, standing)), last);
+            } else if later(runner_up) {
+                runner_up = Some((queue, standing));
             }
         }
-        last.map(|(queue, _)| queue)
+        (last.map(|(queue, _)| queue), runner_up.map(|(queue, _)| queue))
     }
-}
-
-impl Leaf {
-    /// Puts fresh gangs in their places.
-    fn sort_in(&mut self, tables: &Tables, config: &Config) {
-        if self.fresh.is_empty() {
-            return;
-        }
-        self.listed.drain(..self.from);
-        (self.from, self.at) = (0, 0);
-        self.listed.extend(self.fresh.drain(..).map(|gang| turn(tables, config, gang)));
-        self.listed.sort_unstable_by(|a, b| b.cmp(a));
-    }
-
-    /// The gang that goes first, passing over those that cannot be victims of this asker.
-    fn top(&mut self, tables: &Tables, config: &Config, asker: &Asker) -> Option<GangIdx> {
-        if !self.gives {
-            return None;
-        }
-        for entry in &mut self.again {
-            *entry = turn(tables, config, entry.2);
-        }
-        self.again.sort_unstable();
-        while let Some(&listed) = self.listed.get(self.at) {
-            let gang = listed.2;
-            if !may_be_victim(tables, asker, gang) {
-                self.at += 1;
-            } else if turn(tables, config, gang) != listed {
-                self.again.push(turn(tables, config, gang));
-                self.again.sort_unstable();
-                self.at += 1;
-            } else {
-                break;
-            }
-        }
-        let listed = self.listed.get(self.at).copied();
-        let again = self.again.last().copied();
-        listed.max(again).map(|(.., gang)| gang)
-    }
-
-    fn pop(&mut self) -> Option<GangIdx> {
-        let listed = self.listed.get(self.at).copied();
-        let again = self.again.last().copied();
-        if again > listed {
-            return self.again.pop().map(|(.., gang)| gang);
-        }
-        self.at += 1;
-        listed.map(|(.., gang)| gang)
-    }
-}
-
-fn may_be_victim(tables: &Tables, asker: &Asker, gang: GangIdx) -> bool {
-    gang != asker.gang
-        && tables.gangs.active(gang) > 0
-        && (asker.action != Action::Preempt || tables.gangs.priority[gang] < tables.gangs.priority[asker.gang])
-}
-
-/// What a gang holds in its queues.
-fn held_by(tables: &Tables, gang: GangIdx) -> Amounts {
-    tables.gangs.pods[gang]
-        .iter()
-        .filter(|&pod| is_active(tables.pods.status[pod]))
-        .filter_map(|pod| Some((tables.pods.class[pod], tables.pods.node[pod]?)))
-        .fold(Amounts::ZERO, |sum, (class, node)| sum + tables.queue_charge(class, node))
 }
 
 /// What of a gang goes at once. Its pods are appended to `pods`.
 fn take_unit(plan: &Plan<'_>, gang: GangIdx, pods: &mut Vec<PodIdx>) -> Unit {
     let start = pods.len();
     let part = unit_of(plan.tables, plan.config, plan.arena, gang, pods);
-    Unit { gang, pods: (start, pods.len()), core: part == Part::All, single: part == Part::Pod, told: false, out: false }
+    Unit { pods: (start, pods.len()), core: part == Part::All, single: part == Part::Pod, ..Unit::none(gang) }
 }
 
 /// How much of a gang goes at once.
@@ -499,7 +504,14 @@ fn unit_of(tables: &Tables, config: &Config, arena: &bumpalo::Bump, gang: GangId
 /// A pod above a minimum, or a whole member above what is required, last first.
 fn surplus(tables: &Tables, config: &Config, arena: &bumpalo::Bump, of: Member, pods: &mut Vec<PodIdx>) -> Option<Part> {
     let gangs = &tables.gangs;
-    let members = in_order(tables, config, of, arena);
+    let sorted;
+    let members = match gangs.members(of) {
+        only @ [_] => only,
+        _ => {
+            sorted = in_order(tables, config, of, arena);
+            &sorted
+        }
+    };
     for &member in members.iter().rev() {
         let this = Member::Subgroup(member);
         if !gangs.is_pod_set(member) {
@@ -540,11 +552,7 @@ fn collect_active(tables: &Tables, of: SubgroupIdx, pods: &mut Vec<PodIdx>) -> b
     whole
 }
 
-/// Whether a pod can be told to leave: it has a place and is not moving already.
+/// Whether a pod can be told to leave: it has a place or is promised one.
 pub(crate) fn can_go(tables: &Tables, pod: PodIdx) -> bool {
-    is_active(tables.pods.status[pod])
-        && tables.pods.node[pod].is_some()
-        && tables.pods.leaves[pod].is_none()
-        && !tables.pods.told[pod]
-        && tables.pods.subgroup[pod].is_some()
+    is_active(tables.pods.status[pod]) && tables.pods.node[pod].is_some() && tables.pods.subgroup[pod].is_some()
 }

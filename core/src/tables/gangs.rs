@@ -208,10 +208,26 @@ impl Gangs {
         rank
     }
 
+    /// Whether no pod set waits for promises while it lacks pods that start now (semantics.md §6.1).
+    #[must_use]
+    pub fn starts_whole(&self, gang: GangIdx) -> bool {
+        self.subgroups[gang].iter().filter(|&subgroup| self.is_pod_set(subgroup)).all(|subgroup| {
+            let counts = self.counts[subgroup];
+            let starting = counts.active - counts.pipelined + counts.succeeded;
+            counts.pipelined == 0 || starting >= self.threshold(Member::Subgroup(subgroup))
+        })
+    }
+
     /// Pods of all leaves of a gang that have a node or the promise of one.
     #[must_use]
     pub fn active(&self, gang: GangIdx) -> u32 {
         self.subgroups[gang].iter().map(|subgroup| self.counts[subgroup].active).sum()
+    }
+
+    /// Whether any pod of a gang has a node or the promise of one.
+    #[must_use]
+    pub fn is_active(&self, gang: GangIdx) -> bool {
+        self.subgroups[gang].iter().any(|subgroup| self.counts[subgroup].active > 0)
     }
 
     /// Whether some pod set has more pods than its minimum (semantics.md §7.1).

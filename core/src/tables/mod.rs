@@ -189,7 +189,8 @@ pub const fn is_active(status: PodStatus) -> bool {
     matches!(status, Allocated | Binding | Bound | Running | Pipelined)
 }
 
-fn add_signed(to: &mut Amounts, amount: Amounts, sign: i64) {
+/// Adds (`sign` 1) or removes (-1) an amount.
+pub(crate) fn add_signed(to: &mut Amounts, amount: Amounts, sign: i64) {
     if sign > 0 {
         *to += amount;
     } else {

@@ -59,8 +59,6 @@ pub struct Pods {
     pub leaves: Col<PodIdx, Option<Left>>,
     /// Where it was before the turn that is being tried told it to leave. Written by the statement.
     pub evicted_from: Col<PodIdx, Option<Placement>>,
-    /// It was told to leave in this cycle, by a turn that stands: nobody leaves twice. Written by the statement.
-    pub told: Col<PodIdx, bool>,
     /// Shared GPUs of all pods; grows during a cycle. Written by the statement.
     pub group_list: Vec<GroupIdx>,
     /// The pods of a pod set in the order in which they are served, a range of `queue_list`. Fixed.
@@ -83,7 +81,6 @@ impl Pods {
             self.groups.push(row.groups);
             self.leaves.push(None);
             self.evicted_from.push(None);
-            self.told.push(false);
         }
         self.group_list.clone_from(&rows.pod_groups);
         self.line_up(rows);
@@ -140,10 +137,24 @@ impl Pods {
         line[from..].iter().copied().filter(|&pod| self.is_waiting(pod))
     }
 
+    /// The node where a pod was when the turn began that is being tried.
+    #[must_use]
+    pub fn home(&self, pod: PodIdx) -> Option<NodeIdx> {
+        self.evicted_from[pod].map_or(self.node[pod], |home| home.node)
+    }
+
     /// Whether a pod that was told to leave in this turn has its own place again.
     #[must_use]
     pub fn is_home(&self, pod: PodIdx) -> bool {
         self.evicted_from[pod] == Some(self.placement(pod))
+    }
+
+    /// Whether a pod is promised the very place that it was told to leave earlier in the cycle.
+    #[must_use]
+    pub fn goes_in_circles(&self, pod: PodIdx) -> bool {
+        let cards = |groups: (u32, u32)| &self.group_list[groups.0 as usize..groups.1 as usize];
+        let same = |left: Left| Some(left.node) == self.node[pod] && cards(left.groups) == cards(self.groups[pod]);
+        self.status[pod] == PodStatus::Pipelined && self.leaves[pod].is_some_and(same)
     }
 
     /// Whether a pod looks for a place: it has none, or it was told to leave the one it had in the turn that is being tried.
@@ -177,7 +188,6 @@ impl Pods {
     /// A cycle begins: everybody has to be looked at.
     pub(crate) fn line_up_again(&mut self) {
         self.waiting_from.as_mut_slice().fill(0);
-        self.told.as_mut_slice().fill(false);
     }
 }
 

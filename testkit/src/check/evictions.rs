@@ -29,7 +29,7 @@ pub(super) fn check(after: &After<'_>, wrong: &mut Vec<String>) {
                 check_protection(&before, &batch, victim, wrong);
             }
             let whole = |state: &After<'_>| satisfied(state, victim, None, Counting::Placed);
-            let left = then.pods.entries().any(|(pod, at)| after.rows.pods[pod].gang == Some(victim) && can_stay(after, pod, at));
+            let left = then.pods.entries().any(|(pod, at)| after.rows.pods[pod].gang == Some(victim) && can_go(after, pod, at));
             if left && whole(&before) && !whole(&then) {
                 wrong.push(format!("{victim:?}: evicted in part by {:?}: less than its minimum is left", batch.action));
             }
@@ -114,13 +114,9 @@ fn check_protection(before: &After<'_>, batch: &Batch, victim: GangIdx, wrong: &
     }
 }
 
-/// A pod that can be told to leave: one that counts, and is not moving already.
+/// A pod that can be told to leave, and that a gang has to have its minimum for: not one of an unknown sub-group, or on a node
+/// of another shard.
 fn can_go(after: &After<'_>, pod: PodIdx, at: &At) -> bool {
-    can_stay(after, pod, at) && at.left.is_none()
-}
-
-/// A pod that a gang has to have its minimum for: not one of an unknown sub-group, or on a node of another shard.
-fn can_stay(after: &After<'_>, pod: PodIdx, at: &At) -> bool {
     active(at.status) && at.node.is_some() && after.rows.pods[pod].subgroup.is_some()
 }
 

@@ -10,6 +10,7 @@ mod evictions;
 mod fairness;
 mod gangs;
 mod minimal;
+mod net;
 mod nodes;
 mod places;
 mod queues;
@@ -22,6 +23,8 @@ use muster_core::index::{ClassIdx, Col, GangIdx, GroupIdx, NodeIdx, PodIdx};
 use muster_core::outcome::{Decision, DecisionKind, Outcome};
 use muster_core::snapshot::{GpuRequest, PodStatus, Snapshot};
 use muster_core::units::{Amounts, MICRO_PER_GPU, NOMINAL_CARD_MIB};
+
+pub use net::check_net;
 
 /// Everything that is wrong with an outcome of these rows, one line each.
 #[must_use]
@@ -126,10 +129,11 @@ impl<'a> After<'a> {
         }
     }
 
-    /// A pod that only has a promise loses it at once; one that has a node leaves it, once.
+    /// A pod that only has a promise loses it at once; one that has a node leaves it; one that is moving still leaves the node it
+    /// has, and gets no other.
     fn evict(&mut self, decision: &Decision, wrong: &mut Vec<String>) {
         let (pod, at) = (decision.pod, &mut self.pods[decision.pod]);
-        if !active(at.status) || at.left.is_some() || at.node != Some(decision.node) {
+        if !active(at.status) || at.node != Some(decision.node) {
             return wrong.push(format!("{pod:?}: told to leave {:?} while it is {at:?}", decision.node));
         }
         if decision.action == Action::Allocate {
@@ -138,7 +142,8 @@ impl<'a> After<'a> {
         let holds = holds(at.status);
         at.status = PodStatus::Releasing;
         if !holds {
-            (at.node, at.groups) = (None, Vec::new());
+            let (node, groups) = at.left.take().unzip();
+            (at.node, at.groups) = (node, groups.unwrap_or_default());
         }
     }
 

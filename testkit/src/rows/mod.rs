@@ -15,7 +15,7 @@ use muster_core::config::Config;
 use muster_core::index::{ClassIdx, Idx, PodIdx};
 use muster_core::snapshot::{ClassRow, GangTimes, NodeRow, PodStatus, QueueRow, Snapshot, TaskPriority};
 
-pub use rounds::{ROUND, next_round};
+pub use rounds::{ROUND, carried_out, next_round, next_round_without_promises};
 pub use special::{contended_drafts, fragmented_drafts, plain_drafts, shared_drafts};
 pub use strategy::drafts;
 

@@ -1,13 +1,17 @@
 //! The cluster one cycle later, as far as a scheduler has a say in it: who was told to leave has left and waits again as a new
 //! pod, who was placed runs, who was promised a node has it. Nobody ends by itself, nothing else is created.
 //!
+//! Of the second kind is a cluster that keeps no promises, as the API server: who was promised a node waits again, and what was
+//! placed and told to leave in one cycle was never touched (`muster_core::net`).
+//!
 //! Not modelled: reservation pods (a card that comes to be shared takes no pod slot in the next round), and the time at which a
 //! gang was seen to be stale.
 
 use std::collections::BTreeMap;
 
 use muster_core::index::{GangIdx, GroupIdx, Idx, NodeIdx, PodIdx, Span};
-use muster_core::outcome::{DecisionKind, Outcome};
+use muster_core::net::Net;
+use muster_core::outcome::{Decision, DecisionKind, Outcome};
 use muster_core::snapshot::{PodRow, PodStatus, Snapshot};
 
 /// Nanoseconds from one round to the next: longer than every protection and delay in a draft.
@@ -22,31 +26,90 @@ struct Now {
     anew: bool,
 }
 
+/// A round that is coming about.
+struct Round<'a> {
+    rows: &'a Snapshot,
+    outcome: &'a Outcome,
+    pods: Vec<Now>,
+    nodes: BTreeMap<GroupIdx, NodeIdx>,
+}
+
 /// The rows of the next round.
 #[must_use]
 pub fn next_round(rows: &Snapshot, outcome: &Outcome) -> Snapshot {
-    let mut next = rows.clone();
-    next.config.now += ROUND;
-    let mut pods: Vec<Now> = rows.pods.iter().map(|row| settled(rows, row)).collect();
-    let mut nodes: BTreeMap<GroupIdx, NodeIdx> = rows.groups.entries().map(|(group, &node)| (group, node)).collect();
+    let mut round = Round::new(rows, outcome);
     for decision in &outcome.decisions {
-        let pod = &mut pods[decision.pod.at()];
-        let cards = outcome.groups_of(decision);
         if decision.kind == DecisionKind::Evict {
-            // One that only has a promise does not go away.
-            pod.anew |= rows.pods[decision.pod].status != PodStatus::Pending;
-            (pod.row.status, pod.row.node) = (PodStatus::Pending, None);
-            pod.cards.clear();
+            round.leave(decision);
         } else {
-            (pod.row.status, pod.row.node) = (PodStatus::Bound, Some(decision.node));
-            pod.cards = cards.to_vec();
-            nodes.extend(cards.iter().map(|&card| (card, decision.node)));
+            round.bind(decision);
         }
-        pod.row.nominated = None;
+        round.pods[decision.pod.at()].row.nominated = None;
     }
-    date(rows, &pods, &mut next);
-    line_up(rows, pods, &nodes, &mut next);
-    next
+    round.end()
+}
+
+/// The rows of the next round if no promise is kept.
+#[must_use]
+pub fn next_round_without_promises(rows: &Snapshot, outcome: &Outcome, net: &Net) -> Snapshot {
+    let mut round = Round::new(rows, outcome);
+    for decision in carried_out(rows, outcome, net) {
+        if decision.kind == DecisionKind::Evict {
+            round.leave(&decision);
+        } else {
+            round.bind(&decision);
+        }
+    }
+    round.end()
+}
+
+/// What is written of a plan: pods that were somewhere leave, pods that were nowhere and can start do.
+#[must_use]
+pub fn carried_out(rows: &Snapshot, outcome: &Outcome, net: &Net) -> Vec<Decision> {
+    let mut last = BTreeMap::new();
+    let mut real = BTreeMap::new();
+    for decision in &outcome.decisions {
+        if rows.pods[decision.pod].status == PodStatus::Pending {
+            last.insert(decision.pod, *decision);
+        } else if decision.kind == DecisionKind::Evict {
+            real.entry(decision.pod).or_insert(*decision);
+        }
+    }
+    for changed in net.starts.iter().chain(&net.held_back) {
+        last.insert(changed.pod, *changed);
+    }
+    real.into_values().chain(last.into_values().filter(|decision| decision.kind == DecisionKind::Bind)).collect()
+}
+
+impl<'a> Round<'a> {
+    fn new(rows: &'a Snapshot, outcome: &'a Outcome) -> Self {
+        let pods = rows.pods.iter().map(|row| settled(rows, row)).collect();
+        Self { rows, outcome, pods, nodes: rows.groups.entries().map(|(group, &node)| (group, node)).collect() }
+    }
+
+    fn leave(&mut self, decision: &Decision) {
+        let pod = &mut self.pods[decision.pod.at()];
+        // One that only has a promise does not go away.
+        pod.anew |= self.rows.pods[decision.pod].status != PodStatus::Pending;
+        (pod.row.status, pod.row.node) = (PodStatus::Pending, None);
+        pod.cards.clear();
+    }
+
+    fn bind(&mut self, decision: &Decision) {
+        let pod = &mut self.pods[decision.pod.at()];
+        let cards = self.outcome.groups_of(decision);
+        (pod.row.status, pod.row.node) = (PodStatus::Bound, Some(decision.node));
+        pod.cards = cards.to_vec();
+        self.nodes.extend(cards.iter().map(|&card| (card, decision.node)));
+    }
+
+    fn end(self) -> Snapshot {
+        let mut next = self.rows.clone();
+        next.config.now += ROUND;
+        date(self.rows, &self.pods, &mut next);
+        line_up(self.rows, self.pods, &self.nodes, &mut next);
+        next
+    }
 }
 
 /// A pod that nobody decided on.
