@@ -113,13 +113,23 @@ impl World {
         })
     }
 
-    /// A gang and halves of cards that queue b is due, and some plain pods of queue a; the wave before the last one goes.
-    fn wave(&mut self) -> Result<()> {
+    /// The wave before the last one goes. Queue a takes its place, for a while.
+    fn ebb(&self) -> Result<()> {
+        let Some(old) = self.waves.checked_sub(2) else { return Ok(()) };
+        self.drop_pods(&[format!("gang{old}"), format!("half{old}"), format!("plain{old}")], 0)
+    }
+
+    /// Waits until every GPU is used.
+    fn await_full(&self, muster: &Muster) -> Result<()> {
+        let idle = || self.audit.idle_gpus();
+        wait("all GPUs to be used", PATIENCE, || Ok(idle() == 0))
+            .with_context(|| format!("{} are idle\n{}", idle(), muster.said()))
+    }
+
+    /// A gang and halves of cards that queue b is due, and some plain pods of queue a.
+    fn flood(&mut self) -> Result<()> {
         let wave = self.waves;
         self.waves += 1;
-        if let Some(old) = wave.checked_sub(2) {
-            self.drop_pods(&[format!("gang{old}"), format!("half{old}"), format!("plain{old}")], 0)?;
-        }
         self.want(group(&format!("gang{wave}"), "b", "", GANG, 1, true));
         let halves = format!("half{wave}");
         let mut objects = group(&halves, "b", "", HALVES, 1, false);
@@ -133,6 +143,13 @@ impl World {
         self.want(objects);
         self.want(group(&format!("plain{wave}"), "a", "", PLAIN, 1, false));
         Ok(())
+    }
+
+    /// One wave goes, queue a takes its place, and has to give it back to the next.
+    fn next_wave(&mut self, muster: &Muster) -> Result<()> {
+        self.ebb()?;
+        self.await_full(muster)?;
+        self.flood()
     }
 
     /// Ends the waves with what fits, and waits until all of it runs and nothing else is left; then takes everything away, and
@@ -215,7 +232,7 @@ pub(crate) fn a_killed_api_server(shared: &Shared) -> Result<()> {
     let mut world = World::start(&cluster)?;
     let muster = Muster::start(&cluster, "muster", &[])?;
     for round in 0..3 {
-        world.wave()?;
+        world.next_wave(&muster)?;
         world.await_bound(2, &muster)?;
         cluster.kill_api_server()?;
         if round == 2 {
@@ -237,7 +254,7 @@ pub(crate) fn cut_watches_and_lost_writes(shared: &Shared) -> Result<()> {
     let muster = Muster::start_through(&cluster, &through, "muster", &[])?;
     cutting_every_second(&proxy, || {
         for _ in 0..4 {
-            world.wave()?;
+            world.next_wave(&muster)?;
             world.await_bound(GANG + HALVES, &muster)?;
         }
         anyhow::Ok(())
@@ -255,7 +272,7 @@ pub(crate) fn cut_watches_and_lost_writes(shared: &Shared) -> Result<()> {
         ..Faults::default()
     });
     for _ in 0..6 {
-        world.wave()?;
+        world.next_wave(&muster)?;
         world.await_bound(GANG + HALVES, &muster)?;
     }
     world.ends_well(&[muster.journal()], || muster.said())?;
@@ -292,7 +309,7 @@ pub(crate) fn a_frozen_leader(shared: &Shared) -> Result<()> {
     let mut world = World::start(&cluster)?;
     let flags = ["--leader-elect", "--namespace=default"];
     let first = Muster::start(&cluster, "first", &flags)?;
-    world.wave()?;
+    world.next_wave(&first)?;
     world.await_bound(2, &first)?;
     let holder = || -> Result<String> {
         let lease = get(&cluster, &["lease", "kai-scheduler", "-n", "default"])?;
@@ -303,19 +320,19 @@ pub(crate) fn a_frozen_leader(shared: &Shared) -> Result<()> {
     let second = Muster::start(&cluster, "second", &flags)?;
     wait("the lease to change hands", PATIENCE, || Ok(holder()? != was))?;
     world.await_bound(GANG + HALVES, &second)?;
-    world.wave()?;
+    world.next_wave(&second)?;
     world.await_bound(2, &second)?;
     first.process.thaw()?;
     world.await_bound(GANG + HALVES, &second)?;
     wait("the first to notice", PATIENCE, || Ok(first.said().contains("leads no longer")))?;
     let by_first = first.metric("kai_binds_total")?;
-    world.wave()?;
+    world.next_wave(&second)?;
     world.await_bound(GANG + HALVES, &second)?;
     ensure!((first.metric("kai_binds_total")? - by_first).abs() < 0.5, "only the leader binds\n{}", first.said());
     // The second goes in good order, and the first takes over at once.
     let journal = second.journal().to_owned();
     second.stop()?;
-    world.wave()?;
+    world.next_wave(&first)?;
     world.await_bound(GANG + HALVES, &first)?;
     world.ends_well(&[first.journal(), &journal], || first.said())?;
     first.stop()
@@ -335,8 +352,10 @@ pub(crate) fn killed_fifty_times(shared: &Shared) -> Result<()> {
     let decided = || std::fs::read_to_string(&log).unwrap_or_default().matches("decided").count();
     let mut at_work = 0;
     for kill in 0..KILLS {
-        if kill % 5 == 0 {
-            world.wave()?;
+        match kill % 5 {
+            0 => world.flood()?,
+            2 => world.ebb()?,
+            _ => {}
         }
         let before = decided();
         let mut muster = Muster::start_unready(&cluster, &cluster.kubeconfig(), "muster", &[])?;

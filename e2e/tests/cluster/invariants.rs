@@ -106,6 +106,14 @@ impl Audit {
         self.lock().there.clone()
     }
 
+    /// GPUs that nobody has asked for, shared ones counted as used.
+    pub(crate) fn idle_gpus(&self) -> i64 {
+        let seen = self.lock();
+        let all: i64 = seen.capacity.values().filter_map(|node| node.get(GPU)).sum();
+        let held = seen.there.values().filter(|pod| pod.node.is_some()).filter_map(|pod| pod.asks.get(GPU));
+        (all - held.sum::<i64>()) / CARD
+    }
+
     /// How many pods were ever bound.
     pub(crate) fn binds(&self) -> usize {
         self.lock().lives.values().filter(|life| !life.nodes.is_empty()).count()
