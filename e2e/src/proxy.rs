@@ -142,8 +142,10 @@ enum Fate {
     IsTurnedAway,
 }
 
-const ERROR: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","reason":"InternalError","code":500,"message":"a fault of the proxy"}"#;
-const TURNED_AWAY: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","reason":"TooManyRequests","code":429,"details":{"retryAfterSeconds":1},"message":"a fault of the proxy"}"#;
+const ERROR: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","code":500,
+    "reason":"InternalError","message":"a fault of the proxy"}"#;
+const TURNED_AWAY: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","code":429,
+    "reason":"TooManyRequests","details":{"retryAfterSeconds":1},"message":"a fault of the proxy"}"#;
 
 /// An answer of our own, in the server's form.
 fn answer(mut client: &TcpStream, status: &str, body: &str) -> Result<()> {
