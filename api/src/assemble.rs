@@ -499,6 +499,8 @@ impl Rows {
         self.shapes.renumber(self.pods.iter_mut().map(|draft| &mut draft.shape));
     }
 
+    /// A reservation whose GPU nobody shares (any more) still holds it: the device plugin gives it to nobody else before that pod
+    /// is gone. It is cleared away by the binder, so it counts as leaving.
     fn fill_pods(&mut self, tables: &Tables, nodes: &[NodeFacts], snapshot: &mut Snapshot, names: &mut Names) {
         let mut ends = vec![0; self.gangs.len()];
         for draft in std::mem::take(&mut self.pods) {
@@ -506,17 +508,23 @@ impl Rows {
             snapshot.pod_groups.extend(draft.groups.iter().filter_map(|group| self.group_index(group, draft.node)));
             let cut = |i: usize| u32::try_from(i).unwrap_or(u32::MAX);
             let pod = draft.facts;
+            let stands_for = pod.groups.iter().any(|group| self.group_index(group, draft.node).is_some());
+            let reservation = pod.reservation && stands_for;
+            let status = match draft.status {
+                PodStatus::Bound | PodStatus::Running if pod.reservation && !stands_for => PodStatus::Releasing,
+                other => other,
+            };
             let by_name = |name: &str| nodes.binary_search_by(|node| node.name.as_str().cmp(name)).ok().map(NodeIdx::new);
             let row = PodRow {
                 gang: draft.gang,
                 subgroup: draft.gang.and_then(|gang| self.subgroup_of(gang, pod.subgroup.as_deref())),
                 class: tables.class_of[draft.shape],
-                status: draft.status,
+                status,
                 node: draft.node,
                 nominated: pod.nominated.as_deref().and_then(by_name),
                 groups: (cut(first), cut(snapshot.pod_groups.len())),
                 foreign: pod.foreign,
-                reservation: pod.reservation,
+                reservation,
                 leader: pod.leader,
                 ray_head: pod.ray_head,
                 task_priority: pod.task_priority,

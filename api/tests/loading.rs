@@ -161,6 +161,21 @@ fn shared_gpus_have_their_node_and_their_users() {
 }
 
 #[test]
+fn a_reservation_that_nobody_shares_holds_its_gpu_until_it_is_gone() {
+    let reservation = json!({"metadata": {"name": "r", "namespace": "kai-resource-reservation",
+            "labels": {"app": "kai-resource-reservation", "runai-gpu-group": "g1"}},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]},
+        "status": {"phase": "Running"}});
+    let loaded = loaded(&json!({"rawObjects": {
+        "nodes": [node("n", &json!({}))], "queues": [queue("q", "")], "podGroups": [group("x", "g", "q")],
+        "pods": [reservation], "bindRequests": []}}));
+    let row = &loaded.snapshot.pods[find(&loaded.names, "r")];
+    assert!(!row.reservation && !row.foreign, "its GPU is its own");
+    assert_eq!((row.status, row.node.map(Idx::at)), (PodStatus::Releasing, Some(0)));
+    assert_eq!(loaded.snapshot.classes[row.class].gpu, GpuRequest::Whole(1));
+}
+
+#[test]
 fn bind_requests_to_unknown_nodes_or_failed_ones_do_not_count() {
     let bind = |pod: &str, node: &str, status: Value| {
         let spec = json!({"podName": pod, "selectedNode": node});

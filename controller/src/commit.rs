@@ -29,6 +29,8 @@ const FIRST_REST: Duration = Duration::from_secs(1);
 const LONGEST_REST: Duration = Duration::from_secs(60);
 /// So long after an unclear answer nothing is decided about the pod: the server may still carry it out.
 const UNCLEAR_REST: Duration = Duration::from_secs(5);
+/// So often it is asked what came of it.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What the next cycle assumes.
 pub type Ledger = Arc<Mutex<Assumed>>;
@@ -145,26 +147,50 @@ impl Committer {
         match written {
             Ok(_) => Bound::Yes(None),
             // Somebody bound it: we ourselves, if an earlier try was carried out.
-            Err((failed, unclear)) if unclear || failed.code() == Some(409) => self.look(bind, failed, unclear).await,
+            Err((failed, unclear)) if unclear || failed.code() == Some(409) => self.look(bind, failed).await,
             Err((failed, _)) => Bound::No(failed),
         }
     }
 
     /// After an unclear answer: whether the pod is where it should be.
-    async fn look(&self, bind: &Bind, failed: Failed, unclear: bool) -> Bound {
+    async fn look(&self, bind: &Bind, failed: Failed) -> Bound {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &bind.pod.namespace);
-        if unclear && matches!(failed, Failed::Unknown(_)) {
-            tokio::select! {
-                () = tokio::time::sleep(UNCLEAR_REST) => {}
-                () = self.writer.stop().stopped() => {}
-            }
+        self.let_land(&failed).await;
+        let Some(there) = self.find_out(|| pods.get_opt(&bind.pod.name)).await else { return Bound::No(Failed::Abandoned) };
+        let ours = there.filter(|pod| pod.metadata.uid.as_deref() == Some(&bind.uid));
+        let node = ours.and_then(|pod| pod.spec?.node_name);
+        if node.as_deref() == Some(&bind.node) { Bound::Yes(None) } else { Bound::No(failed) }
+    }
+
+    /// A write without an answer may be carried out still.
+    async fn let_land(&self, failed: &Failed) {
+        if matches!(failed, Failed::Unknown(_)) {
+            self.pause(UNCLEAR_REST).await;
         }
-        match read(pods.get(&bind.pod.name)).await {
-            Ok(pod) if pod.metadata.uid.as_deref() == Some(&bind.uid) => {
-                let node = pod.spec.and_then(|spec| spec.node_name);
-                if node.as_deref() == Some(&bind.node) { Bound::Yes(None) } else { Bound::No(failed) }
+    }
+
+    /// Asks until there is an answer, however long the server is away: as long as nobody knows where a pod is, its place stays
+    /// taken. Given to another pod, both could end there. `None`: this process ends, or leads no longer.
+    async fn find_out<T, F>(&self, ask: impl Fn() -> F) -> Option<T>
+    where
+        F: Future<Output = Result<T, kube::Error>>,
+    {
+        loop {
+            if self.writer.stop().is_stopped() {
+                return None;
             }
-            _ => Bound::No(failed),
+            match read(ask()).await {
+                Ok(answer) => return Some(answer),
+                Err(failed) => tracing::debug!(%failed, "whether a pod is bound is not known yet"),
+            }
+            self.pause(ASK_AGAIN).await;
+        }
+    }
+
+    async fn pause(&self, duration: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(duration) => {}
+            () = self.writer.stop().stopped() => {}
         }
     }
 
@@ -184,6 +210,7 @@ impl Committer {
                     Some(yes) => return yes,
                 },
                 Err((failed, true)) => {
+                    self.let_land(&failed).await;
                     return match self.there_already(&api, bind).await {
                         Some(bound) => bound,
                         None => Bound::No(failed),
@@ -197,7 +224,8 @@ impl Committer {
 
     /// A request of that name exists: ours is as good as made; one that failed, or of an earlier pod, is removed (`None`).
     async fn there_already(&self, api: &Api<DynamicObject>, bind: &Bind) -> Option<Bound> {
-        let there = read(api.get_opt(&bind.pod.name)).await.ok()??;
+        let Some(there) = self.find_out(|| api.get_opt(&bind.pod.name)).await else { return Some(Bound::No(Failed::Abandoned)) };
+        let there = there?;
         let owner = there.metadata.owner_references.iter().flatten().find(|owner| owner.kind == "Pod");
         let ours = owner.is_some_and(|owner| owner.uid == bind.uid);
         let failed = there.data["status"]["phase"] == "Failed";
@@ -264,10 +292,7 @@ impl Committer {
         };
         let rest = FIRST_REST.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LONGEST_REST);
         lock(&self.ledger).pod(bind.pod.clone(), bind.uid.clone(), Becomes::Waits);
-        tokio::select! {
-            () = tokio::time::sleep(rest) => {}
-            () = self.writer.stop().stopped() => {}
-        }
+        self.pause(rest).await;
         lock(&self.ledger).forget(&bind.pod, &bind.uid);
     }
 

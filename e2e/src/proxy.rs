@@ -28,6 +28,10 @@ pub struct Faults {
     pub late_answers_percent: u32,
     /// How late.
     pub late_by: Duration,
+    /// Writes that are answered with 500; half of them have been carried out all the same.
+    pub errors_percent: u32,
+    /// Writes that are turned away with 429, to come back in a second.
+    pub turned_away_percent: u32,
 }
 
 /// What passed through.
@@ -133,6 +137,22 @@ enum Fate {
     IsLost,
     AnswerIsLost,
     AnswerIsLate(Duration),
+    /// Carried out or not.
+    IsAnError(bool),
+    IsTurnedAway,
+}
+
+const ERROR: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","code":500,
+    "reason":"InternalError","message":"a fault of the proxy"}"#;
+const TURNED_AWAY: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","code":429,
+    "reason":"TooManyRequests","details":{"retryAfterSeconds":1},"message":"a fault of the proxy"}"#;
+
+/// An answer of our own, in the server's form.
+fn answer(mut client: &TcpStream, status: &str, body: &str) -> Result<()> {
+    let length = body.len();
+    let head =
+        format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    Ok(client.write_all(format!("{head}{body}").as_bytes())?)
 }
 
 impl Shared {
@@ -149,8 +169,11 @@ impl Shared {
     fn serve_one(&self, id: u64, mut client: &TcpStream, server: &Endpoint) -> Result<()> {
         let (head, body) = read_request(client)?;
         let fate = self.fate(&head);
-        if fate == Fate::IsLost {
-            return Ok(());
+        match fate {
+            Fate::IsLost => return Ok(()),
+            Fate::IsTurnedAway => return answer(client, "429 Too Many Requests\r\nRetry-After: 1", TURNED_AWAY),
+            Fate::IsAnError(false) => return answer(client, "500 Internal Server Error", ERROR),
+            _ => {}
         }
         let (mut upstream, socket) = server.connect()?;
         match lock(&self.open).get_mut(&id) {
@@ -165,27 +188,37 @@ impl Shared {
         }
         let mut buffer = [0; 16 << 10];
         loop {
-            let count = upstream.read(&mut buffer)?;
+            let count = match upstream.read(&mut buffer) {
+                // Go's servers close without a farewell.
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => 0,
+                read => read?,
+            };
             if count == 0 {
-                return Ok(());
+                break;
             }
             // Read to its end all the same, so that the server has done what it was asked.
-            if fate != Fate::AnswerIsLost {
+            if !matches!(fate, Fate::AnswerIsLost | Fate::IsAnError(_)) {
                 client.write_all(&buffer[..count])?;
             }
         }
+        if matches!(fate, Fate::IsAnError(_)) {
+            return answer(client, "500 Internal Server Error", ERROR);
+        }
+        Ok(())
     }
 
     fn fate(&self, head: &[u8]) -> Fate {
         let faults = *lock(&self.faults);
         let reads = head.starts_with(b"GET ") || head.starts_with(b"HEAD ");
-        let draws = [self.draw(), self.draw(), self.draw()];
+        let draws = [(); 6].map(|()| self.draw());
         let fate = match () {
             () if faults.unreachable => Fate::IsLost,
             () if reads => Fate::Passes,
             () if draws[0] < faults.lost_writes_percent => Fate::IsLost,
             () if draws[1] < faults.lost_answers_percent => Fate::AnswerIsLost,
             () if draws[2] < faults.late_answers_percent => Fate::AnswerIsLate(faults.late_by),
+            () if draws[3] < faults.errors_percent => Fate::IsAnError(draws[4] < 50),
+            () if draws[5] < faults.turned_away_percent => Fate::IsTurnedAway,
             () => Fate::Passes,
         };
         let mut counts = lock(&self.counts);
@@ -273,8 +306,17 @@ mod tests {
         assert!(client.request("PATCH", "/x", "abc").is_err());
         assert_eq!(seen.load(Ordering::Relaxed), 2, "a write whose answer is lost does");
         assert!(client.get("/y").is_ok(), "reads pass");
+        proxy.set(Faults { turned_away_percent: 100, ..Faults::default() });
+        assert_eq!(client.request("POST", "/x", "abc").expect("an answer").status, 429);
+        assert_eq!(seen.load(Ordering::Relaxed), 3, "what is turned away does not reach the server");
+        proxy.set(Faults { errors_percent: 100, ..Faults::default() });
+        for _ in 0..40 {
+            assert_eq!(client.request("POST", "/x", "abc").expect("an answer").status, 500);
+        }
+        let carried_out = seen.load(Ordering::Relaxed) - 3;
+        assert!((1..40).contains(&carried_out), "{carried_out} of 40 that failed were carried out");
         proxy.set(Faults { unreachable: true, ..Faults::default() });
         assert!(client.get("/y").is_err());
-        assert_eq!(proxy.counts(), Counts { reads: 2, writes: 3, faults: 2, cut: proxy.counts().cut });
+        assert_eq!(proxy.counts(), Counts { reads: 2, writes: 44, faults: 43, cut: proxy.counts().cut });
     }
 }

@@ -6,14 +6,16 @@
 mod binder;
 mod contract;
 mod crds;
+mod faults;
 mod feed;
 mod grouping;
 mod history;
+mod invariants;
 mod manifests;
 mod queue_status;
 mod roles;
 mod scheduler;
-mod scheduler_faults;
+mod scheduler_beside;
 mod support;
 
 use std::process::ExitCode;
@@ -43,10 +45,12 @@ const TESTS: &[(&str, Test)] = &[
     ("scheduler::places_what_comes", scheduler::places_what_comes),
     ("scheduler::takes_for_others", scheduler::takes_for_others),
     ("scheduler::keeps_within_bounds", scheduler::keeps_within_bounds),
-    ("scheduler::two_shards", scheduler_faults::two_shards),
-    ("scheduler::a_burst_of_halves", scheduler_faults::a_burst_of_halves),
-    ("scheduler::lost_writes_and_kills", scheduler_faults::lost_writes_and_kills),
-    ("scheduler::a_frozen_leader", scheduler_faults::a_frozen_leader),
+    ("scheduler::two_shards", scheduler_beside::two_shards),
+    ("scheduler::a_burst_of_halves", scheduler_beside::a_burst_of_halves),
+    ("faults::a_killed_api_server", faults::a_killed_api_server),
+    ("faults::cut_watches_and_lost_writes", faults::cut_watches_and_lost_writes),
+    ("faults::a_frozen_leader", faults::a_frozen_leader),
+    ("faults::killed_fifty_times", faults::killed_fifty_times),
     ("queue_status::sums_reach_the_top", queue_status::sums_reach_the_top),
 ];
 

@@ -43,7 +43,8 @@ impl Muster {
         Ok(muster)
     }
 
-    fn start_unready(cluster: &Cluster, kubeconfig: &Path, name: &str, arguments: &[&str]) -> Result<Self> {
+    /// Without waiting for it.
+    pub(crate) fn start_unready(cluster: &Cluster, kubeconfig: &Path, name: &str, arguments: &[&str]) -> Result<Self> {
         let program = std::env::var_os("MUSTER_E2E_PROGRAM").context("MUSTER_E2E_PROGRAM: run these with `cargo xtask e2e`")?;
         let [metrics, health, inspect] = ports()?;
         let journal = cluster.folder().join(format!("{name}-evictions.jsonl"));
@@ -66,6 +67,16 @@ impl Muster {
         let text = Endpoint::plain(self.metrics).get("/metrics")?.body;
         let values = text.lines().filter(|line| line.starts_with(name) && line[name.len()..].starts_with(['{', ' ']));
         Ok(values.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
+    }
+
+    /// Where evictions are recorded.
+    pub(crate) fn journal(&self) -> &Path {
+        &self.journal
+    }
+
+    /// Where it logs.
+    pub(crate) fn log(&self) -> &Path {
+        &self.log
     }
 
     /// Lines of the journal.
@@ -114,7 +125,7 @@ pub(crate) fn create(cluster: &Cluster, objects: Vec<Value>) -> Result<()> {
     cluster.kubectl_with(&["create", "-f", "-"], &list(objects)).map(drop)
 }
 
-fn queue(name: &str, parent: Option<&str>, gpus: i64, limit: i64) -> Value {
+pub(crate) fn queue(name: &str, parent: Option<&str>, gpus: i64, limit: i64) -> Value {
     let free = json!({"quota": -1, "limit": -1, "overQuotaWeight": 1});
     let mut spec = json!({"resources": {"cpu": free, "memory": free,
         "gpu": {"quota": gpus, "limit": limit, "overQuotaWeight": 1}}});
