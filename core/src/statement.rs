@@ -227,6 +227,13 @@ impl Statement {
         self.scratch = evicted;
     }
 
+    /// Puts the evictions of a turn that was settled in order.
+    pub fn order_evictions_since(&mut self, mark: Mark, place: impl Fn(PodIdx) -> usize) {
+        let turn = &mut self.ops[mark.ops..];
+        let evictions = turn.iter().take_while(|op| op.after.status == PodStatus::Releasing).count();
+        turn[..evictions].sort_unstable_by_key(|op| place(op.pod));
+    }
+
     /// Undoes everything since the mark, last first.
     pub fn rollback(&mut self, tables: &mut Tables, mark: Mark) {
         while self.ops.len() > mark.ops {

@@ -75,7 +75,8 @@ pub struct SearchMemory {
     returns: Returns,
     /// Which of the units ended where they were.
     stayed: Vec<bool>,
-    whys: Vec<(PodIdx, Why)>,
+    /// Who goes by which rule, and its place among those who go.
+    whys: Vec<(PodIdx, usize, Why)>,
     /// Simulations for this asker.
     tries: u32,
 }
@@ -309,6 +310,8 @@ impl SearchMemory {
         self.explain(plan, asker);
         let least = if self.units.is_empty() { 0 } else { self.least_evictions(plan) };
         plan.statement.settle_since(plan.tables, mark);
+        // In the order in which the rules were asked, not in that in which they were told.
+        plan.statement.order_evictions_since(mark, |pod| self.whys[self.known(pod)].1);
         self.stream.list(plan.tables, asker.gang);
         let mut batch =
             Batch { asker: asker.gang, action: asker.action, placed: 0, evicted: 0, moved: 0, least, tries: self.tries };
@@ -322,8 +325,8 @@ impl SearchMemory {
                 }
             }
             if op.after.status == PodStatus::Releasing {
-                let known = self.whys.binary_search_by_key(&op.pod, |&(pod, _)| pod).expect("who left was in a unit");
-                plan.statement.account(Eviction { asker: Some(asker.gang), why: self.whys[known].1 });
+                let known = self.known(op.pod);
+                plan.statement.account(Eviction { asker: Some(asker.gang), why: self.whys[known].2 });
                 self.brake.count(plan.tables, op.pod);
                 batch.evicted += 1;
             } else if plan.tables.pods.gang[op.pod] == Some(asker.gang) {
@@ -339,6 +342,11 @@ impl SearchMemory {
         Ok(())
     }
 
+    /// Where a pod that goes stands in `whys`.
+    fn known(&self, pod: PodIdx) -> usize {
+        self.whys.binary_search_by_key(&pod, |&(known, ..)| known).expect("who left was in a unit")
+    }
+
     /// By which rule each pod goes, in the order in which they were taken (semantics.md §6.6.3).
     fn explain(&mut self, plan: &Plan<'_>, asker: &Asker) {
         self.whys.clear();
@@ -351,10 +359,10 @@ impl SearchMemory {
                 let moves = plan.tables.pods.evicted_from[pod]
                     .is_some_and(|home| holds_node(home.status) || home.leaves.is_some())
                     && plan.tables.pods.status[pod] == PodStatus::Pipelined;
-                self.whys.push((pod, if moves { Why::Moves } else { why }));
+                self.whys.push((pod, self.whys.len(), if moves { Why::Moves } else { why }));
             }
         }
-        self.whys.sort_unstable_by_key(|&(pod, _)| pod);
+        self.whys.sort_unstable_by_key(|&(pod, ..)| pod);
     }
 }
 
