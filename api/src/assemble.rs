@@ -455,7 +455,7 @@ impl Rows {
         self.groups.sort_unstable();
         self.groups.dedup();
         snapshot.groups = self.groups.iter().map(|(_, node)| *node).collect();
-        self.fill_pods(&tables, &nodes, &mut snapshot, &mut names);
+        self.fill_pods(&tables, (&nodes, settings.reservations_hold), &mut snapshot, &mut names);
         names.groups = self.groups.into_iter().map(|(group, _)| group).collect();
         let extra = std::mem::take(&mut tables.node_extra);
         for (node, extra) in nodes.into_iter().zip(extra) {
@@ -499,16 +499,16 @@ impl Rows {
         self.shapes.renumber(self.pods.iter_mut().map(|draft| &mut draft.shape));
     }
 
-    /// A reservation whose GPU nobody shares (any more) still holds it: the device plugin gives it to nobody else before that pod
-    /// is gone. It is cleared away by the binder, so it counts as leaving.
-    fn fill_pods(&mut self, tables: &Tables, nodes: &[NodeFacts], snapshot: &mut Snapshot, names: &mut Names) {
+    /// Where [`Settings::reservations_hold`] says so, a reservation whose GPU nobody shares (any more) still holds it: the device
+    /// plugin gives it to nobody else before that pod is gone. It is cleared away by the binder, so it counts as leaving.
+    fn fill_pods(&mut self, tables: &Tables, (nodes, hold): (&[NodeFacts], bool), snapshot: &mut Snapshot, names: &mut Names) {
         let mut ends = vec![0; self.gangs.len()];
         for draft in std::mem::take(&mut self.pods) {
             let first = snapshot.pod_groups.len();
             snapshot.pod_groups.extend(draft.groups.iter().filter_map(|group| self.group_index(group, draft.node)));
             let cut = |i: usize| u32::try_from(i).unwrap_or(u32::MAX);
             let pod = draft.facts;
-            let stands_for = pod.groups.iter().any(|group| self.group_index(group, draft.node).is_some());
+            let stands_for = !hold || pod.groups.iter().any(|group| self.group_index(group, draft.node).is_some());
             let reservation = pod.reservation && stands_for;
             let status = match draft.status {
                 PodStatus::Bound | PodStatus::Running if pod.reservation && !stands_for => PodStatus::Releasing,

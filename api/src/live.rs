@@ -191,7 +191,7 @@ impl Live {
     /// If a setting is wrong.
     pub fn new(config: Option<&Value>, params: Option<&Value>) -> Result<(Self, Vec<Problem>), Failure> {
         let mut findings = Findings::default();
-        let settings = Settings::read(config, params, None, &mut findings);
+        let settings = Settings { reservations_hold: true, ..Settings::read(config, params, None, &mut findings) };
         if !findings.bad.is_empty() {
             return Err(Failure::Bad(Problems::new(findings.bad, "the settings")));
         }

@@ -52,6 +52,9 @@ pub(crate) struct Settings {
     pub(crate) full_hierarchy: bool,
     /// The opt-in plugin `numa` is listed.
     pub(crate) numa: bool,
+    /// A reservation pod whose GPU nobody shares any more holds it until it is gone, as the device plugin sees it. Off for
+    /// snapshots: KAI counts such a GPU as free, and what KAI decided from a snapshot is to be comparable.
+    pub(crate) reservations_hold: bool,
 }
 
 impl Default for Settings {
@@ -63,6 +66,7 @@ impl Default for Settings {
             stuck_after: 120_000_000_000,
             full_hierarchy: true,
             numa: false,
+            reservations_hold: false,
         }
     }
 }

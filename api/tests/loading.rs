@@ -161,7 +161,7 @@ fn shared_gpus_have_their_node_and_their_users() {
 }
 
 #[test]
-fn a_reservation_that_nobody_shares_holds_its_gpu_until_it_is_gone() {
+fn a_reservation_that_nobody_shares_is_nothing_in_a_snapshot() {
     let reservation = json!({"metadata": {"name": "r", "namespace": "kai-resource-reservation",
             "labels": {"app": "kai-resource-reservation", "runai-gpu-group": "g1"}},
         "spec": {"nodeName": "n", "containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]},
@@ -170,8 +170,8 @@ fn a_reservation_that_nobody_shares_holds_its_gpu_until_it_is_gone() {
         "nodes": [node("n", &json!({}))], "queues": [queue("q", "")], "podGroups": [group("x", "g", "q")],
         "pods": [reservation], "bindRequests": []}}));
     let row = &loaded.snapshot.pods[find(&loaded.names, "r")];
-    assert!(!row.reservation && !row.foreign, "its GPU is its own");
-    assert_eq!((row.status, row.node.map(Idx::at)), (PodStatus::Releasing, Some(0)));
+    assert!(row.reservation && !row.foreign, "its GPU would be that of its group, which is none");
+    assert_eq!((row.status, row.node.map(Idx::at)), (PodStatus::Running, Some(0)));
     assert_eq!(loaded.snapshot.classes[row.class].gpu, GpuRequest::Whole(1));
 }
 
