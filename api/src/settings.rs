@@ -52,6 +52,8 @@ pub(crate) struct Settings {
     pub(crate) full_hierarchy: bool,
     /// The opt-in plugin `numa` is listed.
     pub(crate) numa: bool,
+    /// PodDisruptionBudgets are followed.
+    pub(crate) budgets: bool,
 }
 
 impl Default for Settings {
@@ -63,6 +65,7 @@ impl Default for Settings {
             stuck_after: 120_000_000_000,
             full_hierarchy: true,
             numa: false,
+            budgets: false,
         }
     }
 }

@@ -4,14 +4,18 @@
 //! disturbs the servers starts its own.
 
 mod binder;
+mod budgets;
 mod contract;
 mod crds;
+mod endpoints;
 mod feed;
 mod grouping;
 mod history;
 mod manifests;
+mod newcomer;
 mod queue_status;
 mod roles;
+mod rules;
 mod scheduler;
 mod scheduler_faults;
 mod support;
@@ -47,6 +51,12 @@ const TESTS: &[(&str, Test)] = &[
     ("scheduler::a_burst_of_halves", scheduler_faults::a_burst_of_halves),
     ("scheduler::lost_writes_and_kills", scheduler_faults::lost_writes_and_kills),
     ("scheduler::a_frozen_leader", scheduler_faults::a_frozen_leader),
+    ("newcomer::from_manifests_to_a_running_job", newcomer::from_manifests_to_a_running_job),
+    ("rules::elastic_groups_grow_and_shrink", rules::elastic_groups_grow_and_shrink),
+    ("rules::memory_requests_share_cards", rules::memory_requests_share_cards),
+    ("budgets::are_kept_in_the_choice", budgets::are_kept_in_the_choice),
+    ("endpoints::ask_for_a_token", endpoints::ask_for_a_token),
+    ("endpoints::give_a_snapshot", endpoints::give_a_snapshot),
     ("queue_status::sums_reach_the_top", queue_status::sums_reach_the_top),
 ];
 
