@@ -367,10 +367,11 @@ mod tests {
     async fn answers(writer: &Writer, codes: &[u16]) -> (Written<()>, u32) {
         let tried = AtomicU32::new(0);
         let written = writer
-            .write(|| {
+            .write(async || {
+                // Counted when it is sent, not when it is made.
                 let n = tried.fetch_add(1, Ordering::Relaxed) as usize;
                 let answer = codes.get(n).copied().unwrap_or(200);
-                async move { if answer == 200 { Ok(()) } else { Err(api(answer)) } }
+                if answer == 200 { Ok(()) } else { Err(api(answer)) }
             })
             .await;
         (written, tried.into_inner())

@@ -265,6 +265,10 @@ pub async fn run(config: Config, options: Options, stop: Stop) -> Result<()> {
         metrics: Arc::new(metrics),
         running: Running::default(),
     };
+    // Who waits for its turn is ready without shards; who need not wait is not, from the first question on.
+    if context.options.roles.contains(&Role::Scheduler) && !waits_for_lead(&context.options) {
+        context.running.begin();
+    }
     let probe = Probe::default();
     let mut helpers = JoinSet::new();
     http::serve(&context, &probe, &mut helpers).await?;
@@ -292,6 +296,11 @@ pub async fn run(config: Config, options: Options, stop: Stop) -> Result<()> {
     ended
 }
 
+/// Who writes nothing needs no lease.
+const fn waits_for_lead(options: &Options) -> bool {
+    options.leader_elect && !options.observe
+}
+
 /// One role: while it leads, if there may be others.
 async fn start(context: Context, role: Role) -> (&'static str, Result<()>) {
     let begin = move |context: Context| async move {
@@ -303,7 +312,7 @@ async fn start(context: Context, role: Role) -> (&'static str, Result<()>) {
             Role::QueueController => queue_status::run_queues(context).await,
         }
     };
-    let ended = if context.options.leader_elect && !context.options.observe {
+    let ended = if waits_for_lead(&context.options) {
         let name = match role {
             // As KAI names it.
             Role::Scheduler => context.options.scheduler_name.clone(),

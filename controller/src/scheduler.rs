@@ -34,7 +34,14 @@ const SHARD_QUIET: Duration = Duration::from_millis(100);
 
 /// The shards that run, for whoever asks about them.
 #[derive(Clone, Debug, Default)]
-pub struct Running(Arc<Mutex<BTreeMap<String, RunningShard>>>);
+pub struct Running(Arc<Mutex<Shards>>);
+
+#[derive(Debug, Default)]
+struct Shards {
+    all: BTreeMap<String, RunningShard>,
+    /// There will be some, and are none yet.
+    begins: bool,
+}
 
 /// One of them.
 #[derive(Clone)]
@@ -57,14 +64,27 @@ impl Running {
     /// All of them, by name.
     #[must_use]
     pub fn all(&self) -> BTreeMap<String, RunningShard> {
-        lock(&self.0).clone()
+        lock(&self.0).all.clone()
+    }
+
+    /// There will be shards: until they are there this process is not ready.
+    pub fn begin(&self) {
+        lock(&self.0).begins = true;
+    }
+
+    /// What runs now is all there is.
+    fn begun(&self) {
+        lock(&self.0).begins = false;
     }
 
     /// Why one of them cannot decide, if any cannot.
     #[must_use]
     pub fn unready(&self) -> Option<String> {
-        let all = lock(&self.0);
-        all.iter().find_map(|(name, running)| Some(format!("shard {name}: {}", running.feed.ready().err()?)))
+        let shards = lock(&self.0);
+        if shards.begins {
+            return Some("the scheduler has not begun yet".to_owned());
+        }
+        shards.all.iter().find_map(|(name, running)| Some(format!("shard {name}: {}", running.feed.ready().err()?)))
     }
 }
 
@@ -73,6 +93,7 @@ impl Running {
 /// # Errors
 /// If it may not begin, or a shard ends.
 pub async fn run(context: Context) -> Result<()> {
+    context.running.begin();
     context.server.require_kinds()?;
     let writer = Writer::new(context.lead.clone(), context.stop.clone());
     if !context.options.observe {
@@ -176,6 +197,7 @@ impl Roster {
                     let now = specs.borrow_and_update().clone();
                     if let Some(now) = now {
                         self.arrange(now).await?;
+                        self.context.running.begun();
                     }
                 }
             }
@@ -251,7 +273,7 @@ impl Roster {
         writers.spawn(status.writer());
         let last = LastCycle::default();
         let shard = Arc::new(shard);
-        lock(&context.running.0).insert(
+        lock(&context.running.0).all.insert(
             shard.name.clone(),
             RunningShard { feed: Arc::clone(&feed), last: Arc::clone(&last), shard: Arc::clone(&shard) },
         );
@@ -278,7 +300,7 @@ impl Roster {
     }
 
     async fn stop(&mut self, name: &str) {
-        lock(&self.context.running.0).remove(name);
+        lock(&self.context.running.0).all.remove(name);
         if let Some(worker) = self.running.remove(name) {
             worker.stopper.stop();
             let _ = worker.ended.await;
@@ -287,6 +309,7 @@ impl Roster {
     }
 
     async fn stop_all(&mut self) {
+        self.context.running.begun();
         let names: Vec<_> = self.running.keys().cloned().collect();
         for name in names {
             self.stop(&name).await;
@@ -306,4 +329,19 @@ async fn any_ended(running: &mut BTreeMap<String, Worker>) -> Result<()> {
     let ended = running.values_mut().map(|worker| &mut worker.ended);
     let (first, ..) = futures::future::select_all(ended).await;
     first.unwrap_or_else(|_| bail!("a thread of cycles has ended"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheduler_that_has_not_begun_is_not_ready() {
+        let running = Running::default();
+        assert_eq!(running.unready(), None, "whoever waits for its turn");
+        running.begin();
+        assert!(running.clone().unready().is_some_and(|why| why.contains("not begun")));
+        running.begun();
+        assert_eq!(running.unready(), None);
+    }
 }

@@ -72,10 +72,6 @@ const STAGES: [&str; 3] = ["node/fast", "node/heartbeat-with-lease", "pod/fast"]
 /// Changes when the way they are built does.
 const RECIPE: &[u8] = b"1: stripped, version stamped, stages of kwok";
 
-const MISSING_GO: &str = "Go is not installed, and the tests on a real API server build etcd, kube-apiserver, \
-    kube-controller-manager, kubectl and kwok with it.\n  Install Go 1.26 or newer (https://go.dev/dl) and make sure that \
-    `go` is on the PATH. The first build takes about a quarter of an hour of processor time; later ones take none.";
-
 /// Built binaries.
 #[derive(Clone, Debug)]
 pub struct Tools {
@@ -105,14 +101,17 @@ impl Tools {
         let began = Instant::now();
         let half = tools.folder.with_extension("part");
         fs::create_dir_all(&half)?;
+        let builds = cache.join("go-build");
         for (position, (name, package, of_kubernetes)) in PROGRAMS.into_iter().enumerate() {
             let step = Instant::now();
             eprintln!("e2e: building {name} ({} of {}) …", position + 1, PROGRAMS.len());
             let module = modules.join(if of_kubernetes { version.module() } else { "." });
-            compile(&module, package, &half.join(name), version)?;
+            compile(&module, package, &half.join(name), version, &builds)?;
             eprintln!("e2e: built {name} in {:.0} s", step.elapsed().as_secs_f64());
         }
         fs::write(half.join("stages.yaml"), stages(&modules)?)?;
+        // Gigabytes that are of no use to anybody once the programs are there.
+        fs::remove_dir_all(&builds).with_context(|| format!("cannot remove {}", builds.display()))?;
         fs::rename(&half, &tools.folder).with_context(|| format!("cannot make {}", tools.folder.display()))?;
         eprintln!("e2e: tools of Kubernetes {version} built in {:.0} s", began.elapsed().as_secs_f64());
         Ok(tools)
@@ -140,8 +139,7 @@ impl Tools {
 /// `go1.26.8`.
 fn go_version() -> Result<String> {
     match Command::new("go").args(["env", "GOVERSION"]).output() {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(MISSING_GO),
-        Err(error) => Err(error).context("cannot start go"),
+        Err(error) => Err(error).context("cannot start go (`cargo xtask e2e` says what it is needed for)"),
         Ok(output) if !output.status.success() => bail!("go env: {}", String::from_utf8_lossy(&output.stderr).trim()),
         Ok(output) => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
     }
@@ -174,7 +172,9 @@ fn pinned(module: &Path, path: &str) -> Result<String> {
     Ok(version.with_context(|| format!("{}/go.mod does not require {path}", module.display()))?.to_owned())
 }
 
-fn compile(module: &Path, package: &str, output: &Path, version: Version) -> Result<()> {
+/// `builds`: where go keeps what it compiled. Not in the user's cache: so that a build takes as long on a machine that has
+/// built them before as on a new one, and nothing is left there.
+fn compile(module: &Path, package: &str, output: &Path, version: Version, builds: &Path) -> Result<()> {
     // Without its version a client does not know what it talks to.
     let patch = pinned(module, "k8s.io/kubernetes")?;
     let minor = version.minor();
@@ -183,7 +183,11 @@ fn compile(module: &Path, package: &str, output: &Path, version: Version) -> Res
         flags += &format!(" -X {variables}.gitVersion={patch} -X {variables}.gitMajor=1 -X {variables}.gitMinor={minor}");
     }
     let mut command = Command::new("go");
-    command.current_dir(module).env("CGO_ENABLED", "0").args(["build", "-mod=readonly", "-buildvcs=false"]);
+    command.current_dir(module).env("CGO_ENABLED", "0").env("GOCACHE", builds).args([
+        "build",
+        "-mod=readonly",
+        "-buildvcs=false",
+    ]);
     let status = command.args(["-ldflags", &flags, "-o"]).arg(output).arg(package).status().context("cannot start go")?;
     if !status.success() {
         bail!("go build {package} in {}: {status}", module.display());

@@ -3,9 +3,9 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
-use crate::repo::{Repo, answers, run};
+use crate::repo::{Repo, run};
 use crate::stages::{EVERYTHING_AND_CLUSTER, Verdict, counted_tests};
 
 /// What to run, and how.
@@ -21,6 +21,33 @@ pub(crate) struct Arguments {
     filter: Option<String>,
 }
 
+/// Where the tools' versions are pinned, and with them the oldest Go that builds them.
+const TOOLS: &str = "scale-tests/tools/go.mod";
+
+/// Fails, before anything is compiled, if there is no Go, or one that is too old.
+fn require_go(repo: &Repo) -> Result<()> {
+    let text = std::fs::read_to_string(repo.root.join(TOOLS)).with_context(|| format!("cannot read {TOOLS}"))?;
+    let oldest =
+        text.lines().find_map(|line| line.strip_prefix("go ")).with_context(|| format!("{TOOLS} names no version of go"))?;
+    let output = repo.program("go").args(["env", "GOVERSION"]).output();
+    let found =
+        output.ok().filter(|output| output.status.success()).map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let found = found.as_deref().map(|found| found.trim().trim_start_matches("go"));
+    if found.is_some_and(|found| numbers(found) >= numbers(oldest)) {
+        return Ok(());
+    }
+    bail!(
+        "{}. These tests build etcd, kube-apiserver, kube-controller-manager, kubectl and kwok with it.\n\
+         Install Go {oldest} or newer (https://go.dev/dl) and make sure that `go` is on the PATH; `.ci/run` does it by itself.",
+        found.map_or_else(|| "Go is missing".to_owned(), |found| format!("Go {found} is too old"))
+    )
+}
+
+/// `1.26.8` or `1.27rc1` as numbers.
+fn numbers(version: &str) -> Vec<u32> {
+    version.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok()).collect()
+}
+
 /// `cargo xtask e2e`.
 pub(crate) fn run_some(repo: &Repo, arguments: &Arguments) -> Result<ExitCode> {
     tests(repo, arguments)?;
@@ -33,12 +60,7 @@ pub(crate) fn stage(repo: &Repo) -> Result<Verdict> {
 }
 
 fn tests(repo: &Repo, arguments: &Arguments) -> Result<Verdict> {
-    if !answers(repo.program("go").arg("version")) {
-        bail!(
-            "Go is missing. These tests build etcd, kube-apiserver, kube-controller-manager, kubectl and kwok with it.\n\
-             Install Go 1.26 or newer (https://go.dev/dl) and make sure that `go` is on the PATH."
-        );
-    }
+    require_go(repo)?;
     // With a test among the targets, the program is built from the same dependencies as the tests, and not from others again.
     run(repo.cargo(["build"]).args(EVERYTHING_AND_CLUSTER).args(["--bin", "muster", "--test", "cluster"]))?;
     let mut command = repo.cargo(["test"]);
@@ -48,4 +70,18 @@ fn tests(repo: &Repo, arguments: &Arguments) -> Result<Verdict> {
         command.env("MUSTER_E2E_KEEP", "1");
     }
     counted_tests(&mut command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert!(
+            numbers("1.26.10") > numbers("1.26.8")
+                && numbers("1.26.0") > numbers("1.9")
+                && numbers("1.27rc1") > numbers("1.26.0")
+        );
+    }
 }
