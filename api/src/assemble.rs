@@ -509,8 +509,9 @@ impl Rows {
         if budgets.is_empty() {
             return Vec::new();
         }
-        let member = |draft: &Draft| budgets::Member { gang: draft.gang, status: draft.status, facts: &draft.facts };
-        let pods: Vec<_> = self.pods.iter().map(member).collect();
+        let drafts = self.pods.iter();
+        let pods: Vec<_> =
+            drafts.map(|draft| budgets::Member { gang: draft.gang, status: draft.status, facts: &draft.facts }).collect();
         let least = |gang: GangIdx| {
             let kinds = self.gangs[gang].subgroups.iter().map(|subgroup| self.subgroups[subgroup].kind);
             kinds.map(|kind| if let SubgroupKind::PodSet { min } = kind { min as usize } else { 0 }).sum()

@@ -47,7 +47,7 @@ pub(crate) fn read(budget: &mut PodDisruptionBudget, findings: &mut Findings) ->
     };
     let status = budget.status.take().unwrap_or_default();
     let current = status.observed_generation.unwrap_or(0) >= generation;
-    let allowed = if current { u32::try_from(status.disruptions_allowed).unwrap_or(0) } else { 0 };
+    let allowed = status.disruptions_allowed.filter(|_| current).map_or(0, |pods| u32::try_from(pods).unwrap_or(0));
     Some(BudgetFacts { name, selector, allowed })
 }
 

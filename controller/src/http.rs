@@ -172,19 +172,18 @@ async fn profile(query: &str) -> Answer {
     let Ok(seconds) = seconds.map(|seconds| seconds.clamp(1, PROFILE_SECONDS_MAX)) else {
         return text(StatusCode::BAD_REQUEST, "seconds: expected a number\n".to_owned());
     };
-    let taken = async {
-        let guard = pprof::ProfilerGuardBuilder::default().frequency(PROFILE_HERTZ).build()?;
-        tokio::time::sleep(Duration::from_secs(seconds)).await;
-        tokio::task::spawn_blocking(move || Ok(guard.report().build()?.pprof()?.encode_to_vec())).await?
-    };
-    match taken.await {
+    match take_profile(Duration::from_secs(seconds)).await {
         Ok(profile) => bytes("application/octet-stream", profile),
-        // One at a time.
-        Err(error) => {
-            let error: anyhow::Error = error;
-            text(StatusCode::SERVICE_UNAVAILABLE, format!("no profile: {error}\n"))
-        }
+        Err(error) => text(StatusCode::SERVICE_UNAVAILABLE, format!("no profile: {error:#}\n")),
     }
+}
+
+/// One at a time: the second is refused.
+async fn take_profile(time: Duration) -> Result<Vec<u8>> {
+    let guard = pprof::ProfilerGuardBuilder::default().frequency(PROFILE_HERTZ).build()?;
+    tokio::time::sleep(time).await;
+    let encode = move || -> Result<Vec<u8>> { Ok(guard.report().build()?.pprof()?.encode_to_vec()) };
+    tokio::task::spawn_blocking(encode).await?
 }
 
 async fn show(state: &State, path: &str, query: &str) -> Answer {

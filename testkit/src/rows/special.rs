@@ -171,7 +171,6 @@ fn pending_pod() -> impl Strategy<Value = PodDraft> {
         nominated: None,
         foreign: false,
         reservation: false,
-        kept: false,
         leader: false,
         ray_head: false,
         task_priority: TaskPriority::Absent,
