@@ -180,7 +180,9 @@ mod tests {
         let ours = |kind: Watched, metadata: Value, spec: Value| {
             Seen::Ours(kind, json!({"apiVersion": "v1", "kind": kind.name(), "metadata": metadata, "spec": spec}))
         };
-        live.put(ours(Watched::Queue, json!({"name": "q"}), json!({})));
+        let free = json!({"quota": -1, "limit": -1, "overQuotaWeight": 1});
+        let queue = json!({"resources": {"cpu": free, "memory": free, "gpu": free}});
+        live.put(ours(Watched::Queue, json!({"name": "q"}), queue));
         for (name, min, pods) in [("low", 2, 4), ("high", 2, 2)] {
             let spec = json!({"queue": "q", "minMember": min, "priorityClassName": name});
             live.put(ours(Watched::PodGroup, json!({"name": name, "namespace": "ns"}), spec));

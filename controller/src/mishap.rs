@@ -102,7 +102,9 @@ mod tests {
         let ours = |kind: Watched, metadata: Value, spec: Value| {
             Seen::Ours(kind, json!({"apiVersion": "v1", "kind": kind.name(), "metadata": metadata, "spec": spec}))
         };
-        live.put(ours(Watched::Queue, json!({"name": "q"}), json!({})));
+        let free = json!({"quota": -1, "limit": -1, "overQuotaWeight": 1});
+        let queue = json!({"resources": {"cpu": free, "memory": free, "gpu": free}});
+        live.put(ours(Watched::Queue, json!({"name": "q"}), queue));
         for name in ["bad", "good"] {
             let metadata = json!({"name": name, "namespace": "ns", "uid": name});
             live.put(ours(Watched::PodGroup, metadata, json!({"queue": "q", "minMember": 1})));
@@ -128,7 +130,7 @@ mod tests {
         let loaded = broken(&live, &assumed);
         let mishap = plan(&mut Scheduler::new(&loaded.snapshot), &loaded, &mut |_| {}).expect_err("the rows are wrong");
         let name = culprit(&loaded, &mishap).expect("it had its turn").clone();
-        assert_eq!((name.name.as_str(), mishap.said.contains("99")), ("bad", true), "{mishap:?}");
+        assert_eq!((name.name.as_str(), mishap.said.contains("out of bounds")), ("bad", true), "{mishap:?}");
         assumed.set_aside(name, live.gang(culprit(&loaded, &mishap).expect("a name")).expect("it is known").uid);
         // The next cycle, with the same bug in it, serves the others.
         let loaded = broken(&live, &assumed);

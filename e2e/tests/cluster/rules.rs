@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
-use muster_e2e::cluster::{Cluster, wait};
+use muster_e2e::cluster::{Cluster, Options, wait};
 use muster_e2e::http::Endpoint;
 use serde_json::json;
 
 use crate::roles::Kubelet;
 use crate::scheduler::{Muster, PATIENCE, await_bound, cluster, create, group, let_pass, places, priority, queue};
-use crate::support::{Shared, get, node};
+use crate::support::{Shared, apply_crds, get, node};
 
 /// A group with a minimum below its size starts once the minimum fits, not before; takes what comes free; and gives what is
 /// above the minimum pod by pod, the minimum only as a whole.
@@ -86,7 +86,8 @@ fn foreign_pods_are_untouched(cluster: &Cluster) -> Result<()> {
 /// Requests in MiB share cards as long as their memory lasts; who finds none is told what is short.
 pub(crate) fn memory_requests_share_cards(shared: &Shared) -> Result<()> {
     const RESERVATIONS: &str = "kai-resource-reservation";
-    let cluster = cluster(shared, 0)?;
+    let cluster = Cluster::start(shared.tools()?, Options::default())?;
+    apply_crds(&cluster)?;
     // Two cards of 80 GiB.
     create(&cluster, vec![node("gpu-0", 2)])?;
     let kubelet = Kubelet::start(&cluster.kubeconfig(), 2)?;
