@@ -9,8 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use ahash::{AHashMap, AHashSet};
 use jiff::Timestamp;
 use muster_core::index::{Col, GangIdx, GroupIdx, Idx, NodeIdx, PodIdx, QueueIdx, Span, SubgroupIdx};
-use muster_core::snapshot::{GangRow, GpuRequest, NoQueue, NodeRow, PodRow, PodStatus, QueueRow, Snapshot, SubgroupRow};
+use muster_core::snapshot::{
+    GangRow, GpuRequest, NoQueue, NodeRow, PodRow, PodStatus, QueueRow, Snapshot, SubgroupKind, SubgroupRow,
+};
 
+use crate::budgets::{self, BudgetFacts};
 use crate::classes::{Shape, Shapes, Tables, tables};
 use crate::gangs::{self, DEFAULT_SUBGROUP, GangFacts};
 use crate::names::{Names, ObjectName};
@@ -44,6 +47,7 @@ pub(crate) struct Facts {
     pub(crate) pods: Vec<Box<PodFacts>>,
     pub(crate) binds: Vec<BindFacts>,
     pub(crate) priorities: Vec<PriorityFacts>,
+    pub(crate) budgets: Vec<BudgetFacts>,
     /// `None`: unknown, so that none counts as missing.
     pub(crate) config_maps: Option<AHashSet<ObjectName>>,
     /// ResourceSlices that offer GPUs.
@@ -70,7 +74,7 @@ pub(crate) fn assemble(mut facts: Facts, settings: &Settings, now: Timestamp, fi
     builder.add_gangs(std::mem::take(&mut facts.gangs), &priorities, findings);
     builder.add_pods(&mut facts, findings);
     let Builder { rows, .. } = builder;
-    let (mut snapshot, names) = rows.finish(nodes, tree, settings);
+    let (mut snapshot, names) = rows.finish(nodes, tree, settings, &facts.budgets);
     snapshot.config.now = gangs::nanoseconds(now);
     overcommit::warn(&snapshot, &names, findings);
     Assembled { snapshot, names, left_out }
@@ -447,15 +451,16 @@ impl Unconsidered {
 }
 
 impl Rows {
-    fn finish(mut self, nodes: Vec<NodeFacts>, tree: Tree, settings: &Settings) -> (Snapshot, Names) {
+    fn finish(mut self, nodes: Vec<NodeFacts>, tree: Tree, settings: &Settings, budgets: &[BudgetFacts]) -> (Snapshot, Names) {
         self.sort_pods();
+        let kept = self.kept(budgets);
         let mut tables = tables(std::mem::take(&mut self.shapes), &nodes);
         let mut snapshot = Snapshot { config: settings.config.clone(), ..Snapshot::default() };
         let mut names = Names::default();
         self.groups.sort_unstable();
         self.groups.dedup();
         snapshot.groups = self.groups.iter().map(|(_, node)| *node).collect();
-        self.fill_pods(&tables, (&nodes, settings.reservations_hold), &mut snapshot, &mut names);
+        self.fill_pods(&tables, (&nodes, settings.reservations_hold), &kept, &mut snapshot, &mut names);
         names.groups = self.groups.into_iter().map(|(group, _)| group).collect();
         let extra = std::mem::take(&mut tables.node_extra);
         for (node, extra) in nodes.into_iter().zip(extra) {
@@ -499,11 +504,33 @@ impl Rows {
         self.shapes.renumber(self.pods.iter_mut().map(|draft| &mut draft.shape));
     }
 
+    /// Which pods their budgets keep, in the order of rows; empty without budgets.
+    fn kept(&self, budgets: &[BudgetFacts]) -> Vec<bool> {
+        if budgets.is_empty() {
+            return Vec::new();
+        }
+        let drafts = self.pods.iter();
+        let pods: Vec<_> =
+            drafts.map(|draft| budgets::Member { gang: draft.gang, status: draft.status, facts: &draft.facts }).collect();
+        let least = |gang: GangIdx| {
+            let kinds = self.gangs[gang].subgroups.iter().map(|subgroup| self.subgroups[subgroup].kind);
+            kinds.map(|kind| if let SubgroupKind::PodSet { min } = kind { min as usize } else { 0 }).sum()
+        };
+        budgets::kept(budgets, &pods, &self.gangs, least)
+    }
+
     /// Where [`Settings::reservations_hold`] says so, a reservation whose GPU nobody shares (any more) still holds it: the device
     /// plugin gives it to nobody else before that pod is gone. It is cleared away by the binder, so it counts as leaving.
-    fn fill_pods(&mut self, tables: &Tables, (nodes, hold): (&[NodeFacts], bool), snapshot: &mut Snapshot, names: &mut Names) {
+    fn fill_pods(
+        &mut self,
+        tables: &Tables,
+        (nodes, hold): (&[NodeFacts], bool),
+        kept: &[bool],
+        snapshot: &mut Snapshot,
+        names: &mut Names,
+    ) {
         let mut ends = vec![0; self.gangs.len()];
-        for draft in std::mem::take(&mut self.pods) {
+        for (at, draft) in std::mem::take(&mut self.pods).into_iter().enumerate() {
             let first = snapshot.pod_groups.len();
             snapshot.pod_groups.extend(draft.groups.iter().filter_map(|group| self.group_index(group, draft.node)));
             let cut = |i: usize| u32::try_from(i).unwrap_or(u32::MAX);
@@ -525,6 +552,7 @@ impl Rows {
                 groups: (cut(first), cut(snapshot.pod_groups.len())),
                 foreign: pod.foreign,
                 reservation,
+                kept: kept.get(at).copied().unwrap_or(false),
                 leader: pod.leader,
                 ray_head: pod.ray_head,
                 task_priority: pod.task_priority,

@@ -56,6 +56,8 @@ struct OfPod {
 pub struct Assumed {
     pods: AHashMap<ObjectName, OfPod>,
     gangs: AHashMap<ObjectName, GangBecomes>,
+    /// Uids of pod groups that are not tried.
+    aside: AHashMap<ObjectName, String>,
 }
 
 impl Assumed {
@@ -83,6 +85,11 @@ impl Assumed {
         let known = self.gangs.entry(name).or_default();
         known.started = becomes.started.or(known.started);
         known.evicted = becomes.evicted.or(known.evicted);
+    }
+
+    /// A pod group is not tried any more, as long as it is the same object.
+    pub fn set_aside(&mut self, name: ObjectName, uid: String) {
+        self.aside.insert(name, uid);
     }
 
     /// What is assumed of a pod.
@@ -123,13 +130,17 @@ impl Assumed {
                             owner: Some(pod.uid.clone()),
                         });
                     }
-                    Becomes::Leaves { since } => pod.deleted = pod.deleted.or(Some(*since)),
+                    Becomes::Leaves { since } => {
+                        pod.told = pod.deleted.is_none();
+                        pod.deleted = pod.deleted.or(Some(*since));
+                    }
                     Becomes::Waits => pod.gated = true,
                 }
             }
         }
-        if !self.gangs.is_empty() {
+        if !self.gangs.is_empty() || !self.aside.is_empty() {
             for gang in gangs {
+                gang.backed_off |= self.aside.get(&gang.name).is_some_and(|uid| *uid == gang.uid);
                 let Some(assumed) = self.gangs.get(&gang.name) else { continue };
                 gang.times.started = gang.times.started.max(assumed.started);
                 gang.times.evicted = gang.times.evicted.max(assumed.evicted);
@@ -156,6 +167,7 @@ impl Assumed {
                 Becomes::Waits => seen.node.is_none(),
             }
         });
+        self.aside.retain(|name, uid| gang(name).is_some_and(|seen| seen.uid == *uid));
         self.gangs.retain(|name, assumed| {
             gang(name).is_some_and(|seen| seen.times.started < assumed.started || seen.times.evicted < assumed.evicted)
         });

@@ -35,6 +35,7 @@ pub mod sharing;
 pub mod usage;
 
 mod assemble;
+mod budgets;
 mod classes;
 mod forest;
 mod gangs;

@@ -7,6 +7,7 @@
 use ahash::AHashMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use muster_core::snapshot::GangTimes;
@@ -14,6 +15,7 @@ use serde_json::Value;
 
 use crate::assemble::{Facts, PriorityFacts, assemble};
 use crate::assumed::Assumed;
+use crate::budgets::{self, BudgetFacts};
 use crate::crds::Object;
 use crate::crds::shard::SchedulingShardSpec;
 use crate::gangs::GangFacts;
@@ -44,10 +46,12 @@ pub enum Watched {
     BindRequest,
     /// `kai.scheduler/v1`.
     SchedulingShard,
+    /// `policy/v1`; only where budgets are followed ([`Live::keep_budgets`]).
+    PodDisruptionBudget,
 }
 
 impl Watched {
-    /// All of them.
+    /// All that every cycle needs.
     pub const ALL: [Self; 7] =
         [Self::Pod, Self::Node, Self::PriorityClass, Self::Queue, Self::PodGroup, Self::BindRequest, Self::SchedulingShard];
 
@@ -62,6 +66,7 @@ impl Watched {
             Self::PodGroup => "PodGroup",
             Self::BindRequest => "BindRequest",
             Self::SchedulingShard => "SchedulingShard",
+            Self::PodDisruptionBudget => "PodDisruptionBudget",
         }
     }
 }
@@ -75,6 +80,8 @@ pub enum Seen {
     Node(Box<Node>),
     /// A PriorityClass.
     PriorityClass(Box<PriorityClass>),
+    /// A PodDisruptionBudget.
+    Budget(Box<PodDisruptionBudget>),
     /// An object of this project, as JSON: Queue, PodGroup, BindRequest or SchedulingShard.
     Ours(Watched, Value),
 }
@@ -181,6 +188,7 @@ pub struct Live {
     gangs: Table<Option<GangFacts>>,
     binds: Table<LiveBind>,
     shards: Table<(String, SchedulingShardSpec)>,
+    budgets: Table<BudgetFacts>,
 }
 
 impl Live {
@@ -204,6 +212,23 @@ impl Live {
         Self { settings: self.settings.clone(), ..Self::default() }
     }
 
+    /// Follows PodDisruptionBudgets, too: whom they keep no cycle tells to leave.
+    #[must_use]
+    pub fn keep_budgets(mut self) -> Self {
+        self.settings.budgets = true;
+        self
+    }
+
+    /// The kinds to be told of.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<Watched> {
+        let mut kinds = Watched::ALL.to_vec();
+        if self.settings.budgets {
+            kinds.push(Watched::PodDisruptionBudget);
+        }
+        kinds
+    }
+
     /// An object was added or has changed. Whether that may change a decision: a pod that is bound, begins to run, or whose
     /// state is written again does not, since whoever bound it knows.
     pub fn put(&mut self, seen: Seen) -> bool {
@@ -215,6 +240,9 @@ impl Live {
             Seen::Node(mut node) => self.nodes.put(name_of(&node.metadata), |f| nodes::read(&mut node, settings, f), always),
             Seen::PriorityClass(mut class) => {
                 self.priorities.put(name_of(&class.metadata), |f| read_priority_class(&mut class, f), always)
+            }
+            Seen::Budget(mut budget) => {
+                self.budgets.put(name_of(&budget.metadata), |f| budgets::read(&mut budget, f), |a, b| a.allowed < b.allowed)
             }
             Seen::Ours(kind, tree) => self.put_ours(kind, tree),
         }
@@ -247,7 +275,7 @@ impl Live {
                 self.shards.put(name, read, always)
             }
             // Of Kubernetes' own kinds there is a variant each.
-            Watched::Pod | Watched::Node | Watched::PriorityClass => false,
+            Watched::Pod | Watched::Node | Watched::PriorityClass | Watched::PodDisruptionBudget => false,
         }
     }
 
@@ -262,6 +290,7 @@ impl Live {
             Watched::PodGroup => drop(self.gangs.entries.remove(&name)),
             Watched::BindRequest => drop(self.binds.entries.remove(&name)),
             Watched::SchedulingShard => drop(self.shards.entries.remove(&name)),
+            Watched::PodDisruptionBudget => drop(self.budgets.entries.remove(&name)),
         }
     }
 
@@ -280,6 +309,7 @@ impl Live {
             Watched::PodGroup => self.gangs.finish(),
             Watched::BindRequest => self.binds.finish(),
             Watched::SchedulingShard => self.shards.finish(),
+            Watched::PodDisruptionBudget => self.budgets.finish(),
         }
     }
 
@@ -292,6 +322,7 @@ impl Live {
             Watched::PodGroup => &mut self.gangs.list,
             Watched::BindRequest => &mut self.binds.list,
             Watched::SchedulingShard => &mut self.shards.list,
+            Watched::PodDisruptionBudget => &mut self.budgets.list,
         }
     }
 
@@ -306,6 +337,7 @@ impl Live {
             Watched::PodGroup => self.gangs.entries.len(),
             Watched::BindRequest => self.binds.entries.len(),
             Watched::SchedulingShard => self.shards.entries.len(),
+            Watched::PodDisruptionBudget => self.budgets.entries.len(),
         }
     }
 
@@ -334,6 +366,7 @@ impl Live {
             pods: self.pods.collect(&mut findings, &mut left_out),
             binds: self.binds.collect(&mut findings, &mut left_out).into_iter().filter_map(|bind| bind.facts).collect(),
             priorities: self.priorities.collect(&mut findings, &mut left_out),
+            budgets: self.kept_budgets(&mut findings, &mut left_out),
             ..Facts::default()
         };
         // A pod of another scheduler is never ours to place or to evict, whatever group it names.
@@ -353,6 +386,16 @@ impl Live {
             skipped: Vec::new(),
             left_out: left_out + assembled.left_out,
         }
+    }
+
+    /// By name, so that rows do not depend on the order of events; none where they are not followed.
+    fn kept_budgets(&self, findings: &mut Findings, left_out: &mut usize) -> Vec<BudgetFacts> {
+        if !self.settings.budgets {
+            return Vec::new();
+        }
+        let mut all = self.budgets.collect(findings, left_out);
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
     }
 
     /// Forgets what was assumed and is to be seen by now, or can no longer come true.
@@ -418,6 +461,7 @@ impl Live {
         self.gangs.differences(&other.gangs, Watched::PodGroup, &mut found);
         self.binds.differences(&other.binds, Watched::BindRequest, &mut found);
         self.shards.differences(&other.shards, Watched::SchedulingShard, &mut found);
+        self.budgets.differences(&other.budgets, Watched::PodDisruptionBudget, &mut found);
         found.sort();
         found
     }

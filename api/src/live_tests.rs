@@ -56,6 +56,8 @@ fn object(kind: Watched, name: usize, version: usize) -> Value {
             ours("scheduling.run.ai/v1alpha2", json!({"podName": format!("o{name}"), "selectedNode": format!("o{version}")}))
         }
         Watched::SchedulingShard => ours("kai.scheduler/v1", json!({"partitionLabelValue": format!("v{version}")})),
+        // `budgets` has tests of its own.
+        Watched::PodDisruptionBudget => base(json!({}), json!({})),
     };
     if matches!(kind, Watched::Pod | Watched::PodGroup | Watched::BindRequest) {
         object["metadata"]["namespace"] = json!("ns");

@@ -76,6 +76,10 @@ pub(crate) struct PodFacts {
     pub(crate) ray_head: bool,
     pub(crate) task_priority: TaskPriority,
     pub(crate) needs: Needs,
+    /// Where budgets are followed, of pods that they may keep.
+    pub(crate) labels: Option<Box<BTreeMap<String, String>>>,
+    /// We told it to leave, and it is not to be seen yet.
+    pub(crate) told: bool,
 }
 
 impl PodFacts {
@@ -114,6 +118,7 @@ pub(crate) fn matters(old: &PodFacts, new: &PodFacts) -> bool {
         config_maps: Vec::new(),
         needs: Needs::default(),
         nominated: None,
+        labels: None,
         ..pod.clone()
     };
     !bound || plain(old) != plain(new)
@@ -161,6 +166,8 @@ pub(crate) fn read(pod: &mut k8s::Pod, settings: &Settings, findings: &mut Findi
         subgroup: labels.get(SUBGROUP).filter(|name| !name.is_empty()).cloned(),
         groups: groups_of_labels(labels),
         constraints: if gang.is_some() { constraints } else { Constraints::default() },
+        labels: (settings.budgets && gang.is_some()).then(|| Box::new(labels.clone())),
+        told: false,
         gang,
         requests,
         gpu,

@@ -71,7 +71,7 @@ fn unhelped_numbers(why: &Unhelped, facts: Facts<'_>) -> Value {
         Unhelped::AboveShare(bound) | Unhelped::AboveQuota(bound) | Unhelped::OverLimit(bound) | Unhelped::KeepsShare(bound) => {
             bound_numbers(&bound, facts)
         }
-        Unhelped::Protected { gangs } => json!({"gangs": gangs}),
+        Unhelped::Protected { gangs } | Unhelped::Kept { gangs } => json!({"gangs": gangs}),
         Unhelped::BeyondQueueDepth { depth } => json!({"depth": depth}),
         Unhelped::Saturated { ours, theirs } => {
             let side = |bound: &Bound| merged(bound_numbers(bound, facts), json!({"percent": unhelped::percent(bound)}));

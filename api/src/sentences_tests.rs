@@ -25,6 +25,7 @@ fn pod(class: usize) -> PodRow {
         groups: (0, 0),
         foreign: false,
         reservation: false,
+        kept: false,
         leader: false,
         ray_head: false,
         task_priority: TaskPriority::Absent,

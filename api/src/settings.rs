@@ -55,6 +55,8 @@ pub(crate) struct Settings {
     /// A reservation pod whose GPU nobody shares any more holds it until it is gone, as the device plugin sees it. Off for
     /// snapshots: KAI counts such a GPU as free, and what KAI decided from a snapshot is to be comparable.
     pub(crate) reservations_hold: bool,
+    /// PodDisruptionBudgets are followed.
+    pub(crate) budgets: bool,
 }
 
 impl Default for Settings {
@@ -67,6 +69,7 @@ impl Default for Settings {
             full_hierarchy: true,
             numa: false,
             reservations_hold: false,
+            budgets: false,
         }
     }
 }

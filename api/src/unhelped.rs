@@ -34,6 +34,7 @@ pub(crate) const fn code(action: Action, why: &Unhelped) -> &'static str {
         Unhelped::BeyondQueueDepth { .. } => by_action!(action, "beyond-queue-depth"),
         Unhelped::Nobody => by_action!(action, "nobody"),
         Unhelped::Protected { .. } => by_action!(action, "protected"),
+        Unhelped::Kept { .. } => by_action!(action, "disruption-budget"),
         Unhelped::KeepsShare(_) => by_action!(action, "others-within-share"),
         Unhelped::Saturated { .. } => by_action!(action, "saturated"),
         Unhelped::TooLittle { .. } => by_action!(action, "too-little"),
@@ -59,11 +60,12 @@ pub(crate) const fn rank(why: &Unhelped) -> u8 {
         Unhelped::KeepsShare(_) => 8,
         Unhelped::NoArrangement { .. } => 9,
         Unhelped::Protected { .. } => 10,
-        Unhelped::TooLittle { .. } => 11,
-        Unhelped::TooLittleFree { .. } => 12,
-        Unhelped::NotPreemptible => 13,
-        Unhelped::Nobody => 14,
-        Unhelped::SwitchedOff => 15,
+        Unhelped::Kept { .. } => 11,
+        Unhelped::TooLittle { .. } => 12,
+        Unhelped::TooLittleFree { .. } => 13,
+        Unhelped::NotPreemptible => 14,
+        Unhelped::Nobody => 15,
+        Unhelped::SwitchedOff => 16,
     }
 }
 
@@ -136,6 +138,9 @@ fn named(action: Action, why: &Unhelped, gang: GangIdx, facts: Facts<'_>) -> Str
         Unhelped::Protected { gangs } => {
             format!("{} could go, but min runtime protects", counted(gangs, "gang", "gangs"))
         }
+        Unhelped::Kept { gangs } => {
+            format!("{} could go, but PodDisruptionBudgets let no more pods go", counted(gangs, "gang", "gangs"))
+        }
         Unhelped::NotPreemptible | Unhelped::Nobody | Unhelped::SwitchedOff => unnamed(action, why),
     }
 }
@@ -160,6 +165,7 @@ fn unnamed(action: Action, why: &Unhelped) -> String {
             Action::Allocate | Action::Consolidation | Action::StaleGangEviction => "nobody runs who may be moved",
         },
         Unhelped::Protected { .. } => "who could go is protected by a minimum runtime",
+        Unhelped::Kept { .. } => "who could go is kept by a PodDisruptionBudget",
         Unhelped::KeepsShare(_) => "no queue beside its own holds more than it may count on",
         Unhelped::Saturated { .. } => "its queue would be served beyond its fair share, and no less than those beside it",
         Unhelped::TooLittle { .. } => "if everybody went who may go, too few pods find a node",
@@ -255,6 +261,7 @@ pub(crate) fn advise(why: &Unhelped, facts: Facts<'_>) -> Option<String> {
             format!("Free {}, on whichever nodes.", full(Resource::Gpu, asked.saturating_sub(*free)))
         }
         Unhelped::Protected { .. } => "Wait until their minimum runtimes are over.".to_owned(),
+        Unhelped::Kept { .. } => "Wait until more of their pods are ready, or let the budgets allow more disruptions.".to_owned(),
         Unhelped::NoArrangement { .. } => "Wait until minimum runtimes are over, or free resources on nodes that fit.".to_owned(),
         Unhelped::GivenUp { .. } => "Report this with the snapshot: no search should take so long.".to_owned(),
         Unhelped::Brake { queue, max, so_far, needed } => {

@@ -208,6 +208,20 @@ fn counting_and_searching() {
 }
 
 #[test]
+fn budgets() {
+    check(
+        Action::Reclaim,
+        Unhelped::Kept { gangs: 2 },
+        (
+            "reclaim-disruption-budget",
+            "Reclaim: 2 gangs could go, but PodDisruptionBudgets let no more pods go.",
+            Some("Wait until more of their pods are ready, or let the budgets allow more disruptions."),
+        ),
+        json!({"gangs": 2}),
+    );
+}
+
+#[test]
 fn the_brake() {
     check(
         Action::Reclaim,

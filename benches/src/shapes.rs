@@ -159,6 +159,7 @@ pub(crate) fn add_gang(rows: &mut Snapshot, queue: QueueIdx, class: ClassIdx, pr
             groups: (0, 0),
             foreign: false,
             reservation: false,
+            kept: false,
             leader: false,
             ray_head: false,
             task_priority: TaskPriority::Absent,

@@ -91,9 +91,12 @@ pub(crate) struct Run {
     /// Append a JSON object for each eviction to this file; what cannot be recorded is not done
     #[arg(long, value_name = "FILE")]
     eviction_journal: Option<PathBuf>,
-    /// Evict through the Eviction API, which keeps PodDisruptionBudgets
+    /// Evict through the Eviction API, and take nobody whom a PodDisruptionBudget keeps
     #[arg(long)]
     eviction_api: bool,
+    /// Folder for the rows of a cycle that breaks off with a bug of ours; default: that of temporary files
+    #[arg(long, value_name = "FOLDER")]
+    dump_folder: Option<PathBuf>,
     /// Write the condition DisruptionTarget before a pod is deleted (KAI's name for it)
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
     update_pod_eviction_condition: bool,
@@ -115,6 +118,9 @@ pub(crate) struct Run {
     /// Where /explain, /get-snapshot and /get-job-order are served; beyond loopback a token is asked for
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081", value_parser = address)]
     inspect_address: SocketAddr,
+    /// Serve /debug/pprof/profile?seconds=N beside them, for `go tool pprof` (KAI's name for it)
+    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
+    enable_profiler: bool,
     /// Port of /explain, /get-snapshot and /get-job-order on loopback (KAI's name for it)
     #[arg(long, value_name = "PORT", conflicts_with = "inspect_address")]
     plugin_server_port: Option<u16>,
@@ -171,8 +177,6 @@ struct Ignored {
     use_scheduling_signatures: Option<Option<String>>,
     #[arg(long, hide = true, num_args = 0..=1)]
     schedule_csi_storage: Option<Option<String>>,
-    #[arg(long, hide = true, num_args = 0..=1)]
-    enable_profiler: Option<Option<String>>,
     #[arg(long, hide = true)]
     profiler_port: Option<String>,
     #[arg(long, hide = true)]
@@ -273,6 +277,7 @@ fn options(args: Run) -> Options {
             queue: args.max_evictions_per_queue.0,
         },
         journal: args.eviction_journal,
+        dumps: args.dump_folder.unwrap_or_else(std::env::temp_dir),
         disruption_target: args.update_pod_eviction_condition,
         eviction_api: args.eviction_api,
         shard: args.shard,
@@ -281,6 +286,7 @@ fn options(args: Run) -> Options {
         metrics_namespace: args.metrics_namespace,
         metrics_address: args.listen_address,
         health_address: args.health_address,
+        profiler: args.enable_profiler,
         inspect_address,
         reservation: Reservation {
             namespace: args.resource_reservation_namespace,

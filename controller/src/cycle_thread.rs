@@ -19,13 +19,14 @@ use crate::events::{About, Happened, Tone};
 use crate::evict::{Evictor, Minute};
 use crate::feed::Feed;
 use crate::journal::Journal;
+use crate::mishap::{self, Dumps, Mishap};
 use crate::orders::{Leave, Orders, orders};
 use crate::shard::Steering;
 use crate::status::Status;
 
 /// With nothing waiting and nothing changed, only time can make a difference, and not soon.
 const IDLE_PERIOD: Duration = Duration::from_secs(15);
-/// So many cycles in a row that break off: it does not get better by itself.
+/// So many cycles in a row that break off, and no gang to blame: it does not get better by itself.
 const PANICS_MAX: u32 = 5;
 
 /// The last cycle, for whoever asks.
@@ -58,6 +59,8 @@ pub struct Cycles {
     pub reports_strays: bool,
     /// Where the last cycle is left.
     pub last: LastCycle,
+    /// Where rows go whose cycle broke off.
+    pub dumps: Dumps,
 }
 
 /// How long each part of a cycle took.
@@ -149,8 +152,13 @@ impl Cycles {
         let opened = began.elapsed();
         let mut watch = Stopwatch::default();
         let mut scheduler = Scheduler::new(&loaded.snapshot);
-        let config = loaded.snapshot.config.clone();
-        let outcome = scheduler.run(&config, &mut |stage| watch.begin(Some(stage))).clone();
+        let outcome = match mishap::plan(&mut scheduler, &loaded, &mut |stage| watch.begin(Some(stage))) {
+            Ok(outcome) => outcome,
+            Err(mishap) => {
+                self.set_aside(&loaded, &mishap);
+                return true;
+            }
+        };
         watch.begin(None);
         let decided = Instant::now();
         let net = scheduler.net(&config).clone();
@@ -177,6 +185,27 @@ impl Cycles {
         metrics.cycle(opened, &watch.actions, decided.elapsed(), began.elapsed());
         metrics.assumed.set(i64::try_from(lock(&self.committer.ledger).len()).unwrap_or(i64::MAX));
         waits || stale || unsaid || metrics.assumed.get() > 0
+    }
+
+    /// A cycle broke off: rows to a file, the gang whose turn it was out of the next cycles. Panics again if nobody's turn it was.
+    fn set_aside(&mut self, loaded: &Loaded, mishap: &Mishap) {
+        let rows = match self.dumps.write(&self.shard, loaded, mishap) {
+            Ok(Some(path)) => path.display().to_string(),
+            Ok(None) => "not written again".to_owned(),
+            Err(error) => format!("cannot be written: {error}"),
+        };
+        let (shard, panic) = (&self.shard, &mishap.said);
+        let Some(name) = mishap::culprit(loaded, mishap) else {
+            tracing::error!(shard, panic, rows, "a cycle broke off, in nobody's turn");
+            panic!("{panic}");
+        };
+        self.committer.metrics.scheduler.panics.inc();
+        tracing::error!(shard, podGroup = %name, panic, rows, "a cycle broke off, a bug of muster: this pod group is set aside");
+        let uid = self.feed.look(|live| live.gang(name)).map(|note| note.uid).unwrap_or_default();
+        lock(&self.committer.ledger).set_aside(name.clone(), uid.clone());
+        let message = "The scheduler broke off in its turn (a bug: please report it with the rows that the log names). It is not \
+                       tried until it is made anew or the scheduler is restarted.";
+        self.committer.events.say(Happened::new(About::gang(name, uid), Tone::Warning, "SetAside", message));
     }
 
     fn brake(&self, config: &mut Config, minute: &mut Minute, now: Instant) {

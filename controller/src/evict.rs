@@ -79,7 +79,10 @@ impl Evictor {
         };
         if self.committer.options.eviction_api {
             for (_, leave) in &batch {
-                if let Err(failed) = self.ask(leave, true).await {
+                // Who has left by itself stands in nobody's way.
+                if let Err(failed) = self.ask(leave, true).await
+                    && !failed.is_over()
+                {
                     return abandon(&format!("{} may not leave: {failed}", leave.pod));
                 }
             }

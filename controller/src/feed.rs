@@ -76,11 +76,11 @@ impl Feed {
     #[must_use]
     pub fn start(client: &Client, live: &Live) -> Self {
         let unlisted = Health { listed: false, lost: None };
-        let health = Watched::ALL.into_iter().map(|kind| (kind, unlisted.clone())).collect();
+        let health = live.kinds().into_iter().map(|kind| (kind, unlisted.clone())).collect();
         let state = Arc::new(Mutex::new(State { live: live.blank(), health, counts: Counts::default() }));
         let (sender, changes) = channel(0);
         let mut tasks = JoinSet::new();
-        for kind in Watched::ALL {
+        for kind in live.kinds() {
             let (state, sender) = (Arc::clone(&state), sender.clone());
             tasks.spawn(follow(client.clone(), kind, move |told| {
                 lock(&state).take(kind, told, &sender);
@@ -144,7 +144,7 @@ impl Feed {
 /// If the server does not answer.
 pub async fn fetch(client: &Client, settings: &Live) -> Result<Live, kube::Error> {
     let mut live = settings.blank();
-    for kind in Watched::ALL {
+    for kind in settings.kinds() {
         list(client.clone(), kind, |told| {
             if let Told::Put(seen) = told {
                 live.put(seen);

@@ -6,7 +6,7 @@
 //! | health | `/healthz`, `/readyz` | everybody |
 //! | inspect | `/explain`, `/get-job-order`, `/get-snapshot` | on loopback everybody there; else whom the API server lets |
 //!
-//! The last row shows tenants' objects: beyond loopback it takes a token that the API server accepts, of somebody who may `get`
+//! With `--enable-profiler` the last one serves `/debug/pprof/profile`, too. The last row shows tenants' objects: beyond loopback it takes a token that the API server accepts, of somebody who may `get`
 //! the path as a non-resource URL.
 
 use std::convert::Infallible;
@@ -24,6 +24,7 @@ use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use pprof::protos::Message as _;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -33,6 +34,11 @@ use crate::probe::Probe;
 use crate::run::{Context, Stop};
 use crate::scheduler::Running;
 
+const PROFILE: &str = "/debug/pprof/profile";
+const PROFILE_SECONDS: u64 = 30;
+const PROFILE_SECONDS_MAX: u64 = 300;
+/// Not a divisor of anything that runs periodically.
+const PROFILE_HERTZ: i32 = 99;
 const HEADER_PATIENCE: Duration = Duration::from_secs(10);
 /// Connections of one address at a time.
 const CONNECTIONS_MAX: usize = 64;
@@ -45,6 +51,7 @@ struct Serves {
     metrics: bool,
     health: bool,
     inspect: bool,
+    profiler: bool,
     /// Whether a token is asked for.
     guarded: bool,
 }
@@ -73,6 +80,7 @@ pub async fn serve(context: &Context, probe: &Probe, tasks: &mut JoinSet<()>) ->
             metrics: address == options.metrics_address,
             health: address == options.health_address,
             inspect: address == options.inspect_address,
+            profiler: address == options.inspect_address && options.profiler,
             guarded: !address.ip().is_loopback(),
         };
         let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
@@ -133,13 +141,14 @@ async fn answer(state: State, request: Request<Incoming>) -> Result<Answer, Infa
             None => text(StatusCode::OK, "ok\n".to_owned()),
             Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
-        "/explain" | "/get-job-order" | "/get-snapshot" if serves.inspect => {
-            let allowed = if serves.guarded { may_ask(&state.client, &request, &path).await } else { Ok(()) };
-            match allowed {
-                Ok(()) => show(&state, &path, request.uri().query().unwrap_or_default()).await,
-                Err((status, why)) => text(status, format!("{why}\n")),
-            }
-        }
+        "/explain" | "/get-job-order" | "/get-snapshot" if serves.inspect => match is_allowed(&state, &request, &path).await {
+            Ok(()) => show(&state, &path, request.uri().query().unwrap_or_default()).await,
+            Err((status, why)) => text(status, format!("{why}\n")),
+        },
+        PROFILE if serves.profiler => match is_allowed(&state, &request, &path).await {
+            Ok(()) => profile(request.uri().query().unwrap_or_default()).await,
+            Err((status, why)) => text(status, format!("{why}\n")),
+        },
         _ => text(StatusCode::NOT_FOUND, "not found\n".to_owned()),
     };
     Ok(answer)
@@ -152,11 +161,33 @@ fn readiness(state: &State) -> Option<String> {
     state.probe.unready().or_else(|| state.running.unready())
 }
 
-async fn show(state: &State, path: &str, query: &str) -> Answer {
-    let parameter = |name: &str| {
-        let parts = query.split('&').filter_map(|part| part.split_once('='));
-        parts.filter(|(key, _)| *key == name).map(|(_, value)| value.replace("%2F", "/").replace("%2f", "/")).next()
+fn parameter(query: &str, name: &str) -> Option<String> {
+    let mut parts = query.split('&').filter_map(|part| part.split_once('='));
+    parts.find(|(key, _)| *key == name).map(|(_, value)| value.replace("%2F", "/").replace("%2f", "/"))
+}
+
+/// What the process does for some seconds, as `go tool pprof` reads it.
+async fn profile(query: &str) -> Answer {
+    let seconds = parameter(query, "seconds").map_or(Ok(PROFILE_SECONDS), |text| text.parse::<u64>());
+    let Ok(seconds) = seconds.map(|seconds| seconds.clamp(1, PROFILE_SECONDS_MAX)) else {
+        return text(StatusCode::BAD_REQUEST, "seconds: expected a number\n".to_owned());
     };
+    match take_profile(Duration::from_secs(seconds)).await {
+        Ok(profile) => bytes("application/octet-stream", profile),
+        Err(error) => text(StatusCode::SERVICE_UNAVAILABLE, format!("no profile: {error:#}\n")),
+    }
+}
+
+/// One at a time: the second is refused.
+async fn take_profile(time: Duration) -> Result<Vec<u8>> {
+    let guard = pprof::ProfilerGuardBuilder::default().frequency(PROFILE_HERTZ).build()?;
+    tokio::time::sleep(time).await;
+    let encode = move || -> Result<Vec<u8>> { Ok(guard.report().build()?.pprof()?.encode_to_vec()) };
+    tokio::task::spawn_blocking(encode).await?
+}
+
+async fn show(state: &State, path: &str, query: &str) -> Answer {
+    let parameter = |name: &str| parameter(query, name);
     let shard = match inspect::choose(&state.running, parameter("shard").as_deref()) {
         Ok(shard) => shard,
         Err(why) => return text(StatusCode::NOT_FOUND, format!("{why}\n")),
@@ -182,6 +213,11 @@ async fn show(state: &State, path: &str, query: &str) -> Answer {
 
 fn no_cycle() -> Answer {
     text(StatusCode::SERVICE_UNAVAILABLE, "no cycle has run here yet\n".to_owned())
+}
+
+/// Whether whoever asks may see what others own: on loopback everybody.
+async fn is_allowed(state: &State, request: &Request<Incoming>, path: &str) -> Result<(), (StatusCode, String)> {
+    if state.serves.guarded { may_ask(&state.client, request, path).await } else { Ok(()) }
 }
 
 /// Whether the token of a request is accepted, and its owner may get this path.

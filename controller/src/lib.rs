@@ -15,6 +15,7 @@
 //! | [`scheduler`] | the role that decides: a thread of cycles for each shard |
 //! | [`shard`] | a SchedulingShard as settings |
 //! | [`cycle_thread`] | waits, makes rows, plans, hands over |
+//! | [`mishap`] | what becomes of a cycle that breaks off |
 //! | [`orders`] | a cycle's outcome as writes |
 //! | [`commit`], [`evict`] | those writes |
 //! | [`status`] | says on objects why they wait |
@@ -46,6 +47,7 @@ pub mod inspect;
 pub mod journal;
 pub mod lease;
 pub mod metrics;
+pub mod mishap;
 pub mod orders;
 pub mod probe;
 pub mod queue_status;

@@ -271,7 +271,7 @@ impl Tables {
                 self.queues.insert(name.name, (parent, tree["status"].clone()));
                 Vec::new()
             }
-            Seen::Ours(..) => Vec::new(),
+            Seen::Ours(..) | Seen::Budget(_) => Vec::new(),
         }
     }
 

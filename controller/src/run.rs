@@ -87,9 +87,11 @@ pub struct Options {
     pub brake: Brake,
     /// File that every eviction is appended to, one JSON object a line.
     pub journal: Option<PathBuf>,
+    /// Folder for the rows of cycles that break off.
+    pub dumps: PathBuf,
     /// Write the condition `DisruptionTarget` before a pod is deleted.
     pub disruption_target: bool,
-    /// Evict through the Eviction API, so that PodDisruptionBudgets are kept.
+    /// Evict through the Eviction API, and take nobody whom a PodDisruptionBudget keeps.
     pub eviction_api: bool,
     /// Only this shard; `None`: all of them.
     pub shard: Option<String>,
@@ -103,6 +105,8 @@ pub struct Options {
     pub metrics_address: SocketAddr,
     /// Where `/healthz` and `/readyz` are served.
     pub health_address: SocketAddr,
+    /// Serve `/debug/pprof/profile`, at the same address as the next.
+    pub profiler: bool,
     /// Where `/explain`, `/get-snapshot` and `/get-job-order` are served: on loopback without a token.
     pub inspect_address: SocketAddr,
     /// For the binder.
@@ -166,6 +170,7 @@ impl Default for Options {
             bind_mode: BindMode::Direct,
             brake: Brake::default(),
             journal: None,
+            dumps: std::env::temp_dir(),
             disruption_target: false,
             eviction_api: false,
             shard: None,
@@ -174,6 +179,7 @@ impl Default for Options {
             metrics_namespace: "kai".to_owned(),
             metrics_address: loopback(8080),
             health_address: loopback(8082),
+            profiler: false,
             inspect_address: loopback(8081),
             reservation: Reservation::default(),
         }

@@ -21,6 +21,7 @@ use crate::defaults;
 use crate::events::Events;
 use crate::feed::Feed;
 use crate::journal::Journal;
+use crate::mishap::Dumps;
 use crate::run::{Context, Stop, Stopper};
 use crate::shard::{Shard, Steering};
 use crate::status::Status;
@@ -285,6 +286,7 @@ impl Roster {
             status,
             reports_strays,
             last,
+            dumps: Dumps::to(&options.dumps),
         };
         let (sender, ended) = oneshot::channel();
         let handle = Handle::current();

@@ -50,6 +50,8 @@ pub struct Shard {
     pub config: Value,
     /// As `schedulerParams` of a snapshot.
     pub params: Value,
+    /// PodDisruptionBudgets are kept.
+    pub keeps_budgets: bool,
     /// What may change while it runs.
     pub steering: Steering,
 }
@@ -75,7 +77,8 @@ impl Shard {
             "schedulerName": options.scheduler_name,
             "partitionParams": {"NodePoolLabelKey": options.node_pool_label_key, "NodePoolLabelValue": pool},
         });
-        let mut shard = Self { name: name.to_owned(), pool, config: config_of(spec), params, steering };
+        let keeps_budgets = options.eviction_api;
+        let mut shard = Self { name: name.to_owned(), pool, config: config_of(spec), params, keeps_budgets, steering };
         for (flag, value) in spec.args.iter().flatten() {
             shard
                 .flag(flag.trim_start_matches('-'), value)
@@ -94,7 +97,7 @@ impl Shard {
         for warning in warnings {
             tracing::warn!(shard = self.name, %warning, "an odd setting");
         }
-        Ok(live)
+        Ok(if self.keeps_budgets { live.keep_budgets() } else { live })
     }
 
     /// One of KAI's scheduler flags, or of ours. Unknown ones are ignored, as by KAI's operator.

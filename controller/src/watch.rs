@@ -87,6 +87,7 @@ pub fn resource_of(kind: Watched) -> ApiResource {
         Watched::PodGroup => resource("scheduling.run.ai", "v2alpha2", "podgroups"),
         Watched::BindRequest => resource("scheduling.run.ai", "v1alpha2", "bindrequests"),
         Watched::SchedulingShard => resource("kai.scheduler", "v1", "schedulingshards"),
+        Watched::PodDisruptionBudget => resource("policy", "v1", "poddisruptionbudgets"),
     }
 }
 
@@ -97,6 +98,9 @@ pub async fn follow(client: Client, kind: Watched, tell: impl FnMut(Told) -> boo
         Watched::Node => Follower::new(Api::all(client), |node| Some(Seen::Node(Box::new(node))), tell).run().await,
         Watched::PriorityClass => {
             Follower::new(Api::all(client), |class| Some(Seen::PriorityClass(Box::new(class))), tell).run().await;
+        }
+        Watched::PodDisruptionBudget => {
+            Follower::new(Api::all(client), |budget| Some(Seen::Budget(Box::new(budget))), tell).run().await;
         }
         ours => {
             let api: Api<DynamicObject> = Api::all_with(client, &resource_of(ours));
@@ -116,6 +120,9 @@ pub async fn list(client: Client, kind: Watched, tell: impl FnMut(Told) -> bool 
         Watched::Node => return list_as(Api::all(client), |node| Some(Seen::Node(Box::new(node))), tell).await,
         Watched::PriorityClass => {
             return list_as(Api::all(client), |class| Some(Seen::PriorityClass(Box::new(class))), tell).await;
+        }
+        Watched::PodDisruptionBudget => {
+            return list_as(Api::all(client), |budget| Some(Seen::Budget(Box::new(budget))), tell).await;
         }
         ours => {
             let api: Api<DynamicObject> = Api::all_with(client, &resource_of(ours));

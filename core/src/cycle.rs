@@ -141,6 +141,12 @@ impl Scheduler {
         stale_gang::is_stale(&self.tables, gang)
     }
 
+    /// Whose turn it is, or was when a cycle broke off.
+    #[must_use]
+    pub const fn at_work(&self) -> Option<GangIdx> {
+        self.order.at_turn()
+    }
+
     fn get_ready(&mut self, config: &Config) {
         self.arena.reset();
         self.outcome.clear();

@@ -130,6 +130,11 @@ pub enum Unhelped {
         /// How many gangs.
         gangs: u32,
     },
+    /// Whoever could go is kept by a PodDisruptionBudget.
+    Kept {
+        /// How many gangs.
+        gangs: u32,
+    },
     /// No queue beside its own is above what it may count on; this one comes nearest (semantics.md §6.6.2, §6.6.3).
     KeepsShare(Bound),
     /// Its queue would be served beyond its share and at least as far as the one beside it, whatever is taken there (semantics.md

@@ -33,9 +33,17 @@ pub struct Order {
     /// The best gang of the queue or of any queue below it, and what it would take next.
     best: Col<QueueIdx, Option<(GangIdx, Amounts)>>,
     standing: Col<QueueIdx, Option<Standing>>,
+    /// Whose turn it is.
+    turn: Option<GangIdx>,
 }
 
 impl Order {
+    /// Whose turn it is.
+    #[must_use]
+    pub const fn at_turn(&self) -> Option<GangIdx> {
+        self.turn
+    }
+
     /// Lines up `gangs`, each in its leaf queue. `next` is what a gang would take at its next turn.
     pub fn begin(
         &mut self,
@@ -84,6 +92,7 @@ impl Order {
 
     /// The gang whose turn it is; it leaves the line. Its path must be refreshed with [`Order::settle`] before the next `pop`.
     pub fn pop(&mut self, tables: &Tables, config: &Config) -> Option<GangIdx> {
+        self.turn = None;
         let mut queue = self.first(config, &tables.queues.roots)?;
         while !tables.queues.is_leaf(queue) {
             queue = self.first(config, tables.queues.children_of(queue)).expect("a queue in line has one below it in line");
@@ -94,6 +103,7 @@ impl Order {
         heap.swap(0, last);
         heap.pop();
         sift_down(heap);
+        self.turn = Some(gang);
         Some(gang)
     }
 

@@ -345,6 +345,8 @@ pub struct PodRow {
     pub foreign: bool,
     /// Stands for a shared GPU; its GPU is accounted through the group (semantics.md §1.5).
     pub reservation: bool,
+    /// May not be told to leave in this cycle, whoever asks: a PodDisruptionBudget lets nobody go. Its gang keeps its minimum.
+    pub kept: bool,
     /// kubeflow master or launcher.
     pub leader: bool,
     /// Ray head.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use muster_core::config::Action;
 use muster_core::cycle::Scheduler;
-use muster_core::index::{GangIdx, QueueIdx};
+use muster_core::index::{GangIdx, Idx as _, QueueIdx};
 use muster_core::outcome::{Decision, DecisionKind, Outcome};
 use muster_core::snapshot::Snapshot;
 use muster_testkit::check::{Displacement, check, check_net, displacements};
@@ -98,6 +98,21 @@ proptest! {
         let same = short.decisions == long.decisions && short.groups == long.groups;
         let (with, without) = (lines(&rows, &short), lines(&rows, &long));
         prop_assert!(same, "with: {with:#?}without: {without:#?}, where {:?} is wrong", check(&rows, &long));
+    }
+
+    #[test]
+    fn who_is_kept_stays(draft in small_drafts(), kept in prop::collection::vec(any::<bool>(), 64)) {
+        let mut rows = draft.snapshot();
+        rows.config.victims.simulations_max = u32::MAX;
+        for pod in rows.pods.indices() {
+            rows.pods[pod].kept = kept[pod.at() % kept.len()];
+        }
+        let short = run(&rows);
+        let gone = short.decisions.iter().find(|made| made.kind == DecisionKind::Evict && rows.pods[made.pod].kept);
+        prop_assert!(gone.is_none(), "{gone:?}");
+        rows.config.victims.shortcuts = false;
+        let long = run(&rows);
+        prop_assert_eq!(lines(&rows, &short), lines(&rows, &long), "what is proved without trying knows who is kept");
     }
 
     #[test]

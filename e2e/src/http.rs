@@ -30,6 +30,8 @@ pub struct Answer {
     pub status: u16,
     /// The text.
     pub body: String,
+    /// The same before it was taken for text.
+    pub bytes: Vec<u8>,
 }
 
 /// Bytes in both directions, encrypted or not.
@@ -42,6 +44,12 @@ impl Endpoint {
     #[must_use]
     pub const fn plain(address: SocketAddr) -> Self {
         Self { address, tls: None, token: None }
+    }
+
+    /// The same, asked with a bearer token.
+    #[must_use]
+    pub fn with_token(&self, token: &str) -> Self {
+        Self { token: Some(token.to_owned()), ..self.clone() }
     }
 
     /// A server whose certificate this authority signed (PEM), and the bearer token it asks for.
@@ -81,12 +89,13 @@ impl Endpoint {
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof && !answer.is_empty() => {}
             read => drop(read.with_context(|| format!("{method} {path}"))?),
         }
-        let text = String::from_utf8_lossy(&answer);
-        let (head, body) = text.split_once("\r\n\r\n").with_context(|| format!("{method} {path}: no HTTP answer"))?;
+        let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+        let end = end.with_context(|| format!("{method} {path}: no HTTP answer"))?;
+        let (head, bytes) = (String::from_utf8_lossy(&answer[..end]), answer[end + 4..].to_vec());
         let Some(status) = head.split_whitespace().nth(1).and_then(|status| status.parse().ok()) else {
             bail!("{method} {path}: no HTTP status in {head:?}");
         };
-        Ok(Answer { status, body: body.to_owned() })
+        Ok(Answer { status, body: String::from_utf8_lossy(&bytes).into_owned(), bytes })
     }
 
     /// [`Endpoint::request`] without a body.

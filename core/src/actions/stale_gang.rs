@@ -26,6 +26,10 @@ pub fn run(plan: &mut Plan<'_>, brake: &mut Brake) {
             continue;
         }
         let pods = plan.tables.gangs.pods[gang];
+        // All of it or nobody: what is left would be no better off.
+        if pods.iter().any(|pod| plan.tables.pods.kept[pod] && is_active(plan.tables.pods.status[pod])) {
+            continue;
+        }
         let leaving = pods.iter().filter(|&pod| can_go(plan.tables, pod));
         if brake.refuses_all(plan.tables, plan.config, leaving).is_some() {
             continue;

@@ -312,9 +312,19 @@ impl Stream {
     pub(crate) fn nobody(&self, plan: &Plan<'_>, asker: &Asker) -> Unhelped {
         let listed = self.victims.leaves.iter().flat_map(|&leaf| self.leaves[leaf].gangs());
         let could_go = listed.filter(|&gang| may_be_victim(plan.tables, asker, gang, true));
-        let protected = could_go.filter(|&gang| rules::is_protected(plan, asker, gang)).count();
+        let (mut protected, mut kept) = (0, 0);
+        for gang in could_go {
+            if rules::is_protected(plan, asker, gang) {
+                protected += 1;
+            } else if plan.tables.gangs.pods[gang].iter().any(|pod| plan.tables.pods.kept[pod]) {
+                kept += 1;
+            }
+        }
         if protected > 0 {
-            return Unhelped::Protected { gangs: u32::try_from(protected).unwrap_or(u32::MAX) };
+            return Unhelped::Protected { gangs: protected };
+        }
+        if kept > 0 {
+            return Unhelped::Kept { gangs: kept };
         }
         if !self.passed_over {
             return Unhelped::Nobody;
@@ -552,7 +562,10 @@ fn collect_active(tables: &Tables, of: SubgroupIdx, pods: &mut Vec<PodIdx>) -> b
     whole
 }
 
-/// Whether a pod can be told to leave: it has a place or is promised one.
+/// Whether a pod can be told to leave: it has a place or is promised one, and no budget keeps it.
 pub(crate) fn can_go(tables: &Tables, pod: PodIdx) -> bool {
-    is_active(tables.pods.status[pod]) && tables.pods.node[pod].is_some() && tables.pods.subgroup[pod].is_some()
+    is_active(tables.pods.status[pod])
+        && tables.pods.node[pod].is_some()
+        && !tables.pods.kept[pod]
+        && tables.pods.subgroup[pod].is_some()
 }

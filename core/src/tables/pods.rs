@@ -47,6 +47,8 @@ pub struct Pods {
     pub subgroup: Col<PodIdx, Option<SubgroupIdx>>,
     /// What it asks for. Fixed.
     pub class: Col<PodIdx, ClassIdx>,
+    /// May not be told to leave. Fixed.
+    pub kept: Col<PodIdx, bool>,
     /// The node it would rather have. Fixed.
     pub nominated: Col<PodIdx, Option<NodeIdx>>,
     /// What it does. Written by the statement.
@@ -75,6 +77,7 @@ impl Pods {
             self.gang.push(row.gang);
             self.subgroup.push(row.subgroup);
             self.class.push(row.class);
+            self.kept.push(row.kept);
             self.nominated.push(row.nominated);
             self.status.push(row.status);
             self.node.push(row.node);

@@ -4,16 +4,20 @@
 //! disturbs the servers starts its own.
 
 mod binder;
+mod budgets;
 mod contract;
 mod crds;
+mod endpoints;
 mod faults;
 mod feed;
 mod grouping;
 mod history;
 mod invariants;
 mod manifests;
+mod newcomer;
 mod queue_status;
 mod roles;
+mod rules;
 mod scheduler;
 mod scheduler_beside;
 mod support;
@@ -51,6 +55,12 @@ const TESTS: &[(&str, Test)] = &[
     ("faults::cut_watches_and_lost_writes", faults::cut_watches_and_lost_writes),
     ("faults::a_frozen_leader", faults::a_frozen_leader),
     ("faults::killed_fifty_times", faults::killed_fifty_times),
+    ("newcomer::from_manifests_to_a_running_job", newcomer::from_manifests_to_a_running_job),
+    ("rules::elastic_groups_grow_and_shrink", rules::elastic_groups_grow_and_shrink),
+    ("rules::memory_requests_share_cards", rules::memory_requests_share_cards),
+    ("budgets::are_kept_in_the_choice", budgets::are_kept_in_the_choice),
+    ("endpoints::ask_for_a_token", endpoints::ask_for_a_token),
+    ("endpoints::give_a_snapshot", endpoints::give_a_snapshot),
     ("queue_status::sums_reach_the_top", queue_status::sums_reach_the_top),
 ];
 

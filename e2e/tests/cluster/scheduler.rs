@@ -24,7 +24,7 @@ pub(crate) struct Muster {
     log: PathBuf,
     metrics: SocketAddr,
     health: SocketAddr,
-    inspect: SocketAddr,
+    pub(crate) inspect: SocketAddr,
 }
 
 impl Muster {
@@ -52,7 +52,10 @@ impl Muster {
         let mut command = Command::new(program);
         command.arg("run").arg("--kubeconfig").arg(kubeconfig).arg("--eviction-journal").arg(&journal);
         command.arg(format!("--listen-address={metrics}")).arg(format!("--health-address={health}"));
-        command.arg(format!("--inspect-address={inspect}")).args(arguments);
+        if !arguments.iter().any(|argument| argument.starts_with("--inspect-address")) {
+            command.arg(format!("--inspect-address={inspect}"));
+        }
+        command.args(arguments);
         let process = Process::start(name, &mut command, &log)?;
         Ok(Self { process, journal, log, metrics, health, inspect })
     }
@@ -80,7 +83,7 @@ impl Muster {
     }
 
     /// Lines of the journal.
-    fn evictions(&self) -> Result<Vec<Value>> {
+    pub(crate) fn evictions(&self) -> Result<Vec<Value>> {
         let text = fs::read_to_string(&self.journal).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).context("a line of the journal")).collect()
     }
@@ -135,7 +138,7 @@ pub(crate) fn queue(name: &str, parent: Option<&str>, gpus: i64, limit: i64) -> 
     json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": name}, "spec": spec})
 }
 
-fn priority(name: &str, value: i32) -> Value {
+pub(crate) fn priority(name: &str, value: i32) -> Value {
     json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value})
 }
 
@@ -172,7 +175,7 @@ pub(crate) fn await_bound(cluster: &Cluster, muster: &Muster, group: &str, pods:
 }
 
 /// Lets cycles go by: a scheduler with nothing to do is given a reason for each of them.
-fn let_pass(cluster: &Cluster, muster: &Muster, cycles: u32) -> Result<()> {
+pub(crate) fn let_pass(cluster: &Cluster, muster: &Muster, cycles: u32) -> Result<()> {
     for _ in 0..cycles {
         let from = muster.metric("kai_cycles_total")?;
         let reason = format!("reason=after-{from}");

@@ -196,6 +196,7 @@ impl Filling {
             groups: (start, cut(rows.pod_groups.len())),
             foreign: draft.foreign && !draft.reservation,
             reservation: draft.reservation && matches!(request.gpu, GpuRequest::Whole(_)),
+            kept: false,
             leader: draft.leader,
             ray_head: draft.ray_head,
             task_priority: draft.task_priority,
