@@ -161,7 +161,7 @@ impl Cycles {
         };
         watch.begin(None);
         let decided = Instant::now();
-        let net = scheduler.net(&config).clone();
+        let net = scheduler.net(&loaded.snapshot.config).clone();
         let new_group = || uuid::Uuid::new_v4().to_string();
         let orders = orders(&loaded, (&outcome, &net), new_group, |gang| scheduler.is_stale(gang));
         self.count(&orders, now);
