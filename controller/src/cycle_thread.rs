@@ -187,7 +187,8 @@ impl Cycles {
         waits || stale || unsaid || metrics.assumed.get() > 0
     }
 
-    /// A cycle broke off: rows to a file, the gang whose turn it was out of the next cycles. Panics again if nobody's turn it was.
+    /// A cycle broke off: rows to a file, the gang whose turn it was out of the next cycles. Panics again if nobody's turn it
+    /// was.
     fn set_aside(&mut self, loaded: &Loaded, mishap: &Mishap) {
         let rows = match self.dumps.write(&self.shard, loaded, mishap) {
             Ok(Some(path)) => path.display().to_string(),

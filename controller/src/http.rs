@@ -6,8 +6,8 @@
 //! | health | `/healthz`, `/readyz` | everybody |
 //! | inspect | `/explain`, `/get-job-order`, `/get-snapshot` | on loopback everybody there; else whom the API server lets |
 //!
-//! With `--enable-profiler` the last one serves `/debug/pprof/profile`, too. The last row shows tenants' objects: beyond loopback it takes a token that the API server accepts, of somebody who may `get`
-//! the path as a non-resource URL.
+//! With `--enable-profiler` the last one serves `/debug/pprof/profile`, too. The last row shows tenants' objects: beyond loopback
+//! it takes a token that the API server accepts, of somebody who may `get` the path as a non-resource URL.
 
 use std::convert::Infallible;
 use std::sync::Arc;
