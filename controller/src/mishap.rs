@@ -40,7 +40,7 @@ pub fn said(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("a panic without words").to_owned()
 }
 
-/// Where rows are written, at most [`Dumps::MOST`] times by one process: a bug that comes back must not fill the disk.
+/// Where rows are written, at most `Dumps::MOST` times by one process: a bug that comes back must not fill the disk.
 #[derive(Debug)]
 pub struct Dumps {
     folder: PathBuf,

@@ -1,5 +1,5 @@
 //! Says on objects why they wait, and takes it back once they do not (wire-contract.md §6). Written only when it has changed:
-//! a reason is said once it has held for [`HOLDS`], its numbers are brought up to date every [`REFRESH`].
+//! a reason is said once it has held for `HOLDS`, its numbers are brought up to date every `REFRESH`.
 //!
 //! A pod that its queue holds back carries another reason than one for which there is no room: autoscalers add nodes for
 //! `Unschedulable` alone, and none would help a quota (users.md, 14).

@@ -64,7 +64,7 @@ pub struct Netting {
 }
 
 impl Netting {
-    /// The result of the last [`Netting::work_out`].
+    /// The result of the last `Netting::work_out`.
     #[must_use]
     pub const fn net(&self) -> &Net {
         &self.net

@@ -1,7 +1,7 @@
 //! Victims in the order in which they go (semantics.md §4.4 reversed, §7.5): from the queue that would be served last, lowest
 //! priority first, pods above a minimum first, youngest first.
 //!
-//! Each leaf has its own order ([`super::leaf`]); here it is said whose turn it is to give, and what of a gang goes at once. A
+//! Each leaf has its own order (`leaf`); here it is said whose turn it is to give, and what of a gang goes at once. A
 //! unit that its own rule protects is passed over, never a reason to stop.
 
 use std::cmp::Ordering;
