@@ -284,7 +284,10 @@ fn budget(cluster: &mut Cluster, muster: &Muster) -> Result<()> {
     let_pass(cluster, muster, 2)?;
     cluster.stop_kwok()?;
     let before = writes(cluster)?;
+    // It sees the gang whole: on a slow machine it would else have said meanwhile what was still missing.
+    muster.process.freeze()?;
     create(cluster, group("budget", "default-queue", "", PODS, 1, true))?;
+    muster.process.thaw()?;
     await_bound(cluster, muster, "budget", PODS)?;
     let_pass(cluster, muster, 3)?;
     let after = writes(cluster)?;
