@@ -349,8 +349,7 @@ fn has_alternatives(plan: &Plan<'_>, of: Member) -> bool {
 impl Need {
     /// Nothing known.
     fn of(tables: &Tables, class: ClassIdx, copies: Vec<i64>) -> Self {
-        let gpus = tables.classes.needs(class).iter().find(|need| need.dim == GPU).map_or(0, |need| need.amount);
-        Self { class, gpus, copies, sum: 0, won: Vec::new(), seen: usize::MAX, promises: Vec::new(), oldest: 0 }
+        Self { class, gpus: tables.classes.need(class, GPU), copies, sum: 0, won: Vec::new(), seen: usize::MAX, promises: Vec::new(), oldest: 0 }
     }
 
     fn refresh(&mut self, plan: &Plan<'_>, offered: &Offered) {
@@ -434,7 +433,7 @@ impl Need {
         everybody(&mut |Alone { node, class, .. }| {
             let parts = matches!(tables.classes.kind[class], Kind::Shared { .. });
             for (row, dim) in dims.clone().enumerate() {
-                let whole = tables.classes.needs(class).iter().find(|n| n.dim == dim).map_or(0, |n| n.amount);
+                let whole = tables.classes.need(class, dim);
                 let cards = if dim == GPU && parts { i64::from(u8::MAX) } else { 0 };
                 freed[row * nodes + node.at()] += whole + cards;
             }
@@ -492,7 +491,7 @@ pub(crate) fn free_in_all(tables: &Tables) -> i64 {
 }
 
 /// How many pods of a class a node could take, of what will be free there and what is offered.
-fn copies(tables: &Tables, class: ClassIdx, node: NodeIdx, offered: Option<&Offered>) -> i64 {
+pub(super) fn copies(tables: &Tables, class: ClassIdx, node: NodeIdx, offered: Option<&Offered>) -> i64 {
     let mut most = i64::MAX;
     for need in tables.classes.needs(class) {
         let offered = offered.map_or(0, |offered| offered.at(tables, need.dim, node));

@@ -140,7 +140,7 @@ impl Least {
             self.gives[leaf] = true;
         }
         self.asked.clear();
-        for (class, pods) in places.needs().filter(|&(class, _)| gpus_needed(plan.tables, class) > 0) {
+        for (class, pods) in places.needs().filter(|&(class, _)| plan.tables.classes.need(class, GPU) > 0) {
             let at = self.position(class, victims);
             self.asked.push((at, pods));
             let mut offers = std::mem::take(&mut self.kept[at]);
@@ -195,7 +195,7 @@ impl Least {
 
     /// What a node has to offer, given what its victims free.
     fn offer_of_sizes(&mut self, plan: &Plan<'_>, class: ClassIdx, node: NodeIdx) -> Offer {
-        let each = gpus_needed(plan.tables, class);
+        let each = plan.tables.classes.need(class, GPU);
         let places = |free: i64| free.max(0) / each;
         let before = self.free[node];
         let free = if mask::get(plan.search.feasible.mask(class), node.at()) { places(before) } else { 0 };
@@ -264,7 +264,7 @@ impl Offers {
     fn fill(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut dyn FnMut(Alone))) {
         let tables = &*plan.tables;
         self.clear(plan);
-        let each = gpus_needed(tables, self.class);
+        let each = tables.classes.need(self.class, GPU);
         for node in mask::ones(plan.search.feasible.mask(self.class)).map(NodeIdx::new) {
             self.on[node].free = least.free[node].max(0) / each;
             self.free += self.on[node].free;
@@ -332,14 +332,9 @@ impl Offers {
     }
 }
 
-/// GPUs that a pod of a class needs, whole ones.
-fn gpus_needed(tables: &Tables, class: ClassIdx) -> i64 {
-    tables.classes.needs(class).iter().find(|need| need.dim == GPU).map_or(0, |need| need.amount)
-}
-
 /// GPUs of a node that a pod of a class frees at most; a part of a card counts as all of it.
 fn gpus_freed(tables: &Tables, class: ClassIdx) -> i64 {
-    let whole = gpus_needed(tables, class);
+    let whole = tables.classes.need(class, GPU);
     match tables.classes.kind[class] {
         Kind::Shared { devices } => whole + i64::from(devices),
         _ => whole,

@@ -7,6 +7,7 @@
 
 use crate::actions::Plan;
 use crate::index::{ClassIdx, Idx, NodeIdx, QueueIdx};
+use crate::search::counting::copies;
 use crate::search::leaf::Alone;
 use crate::search::{SearchMemory, Unit};
 use muster_kernels::mask;
@@ -63,9 +64,8 @@ impl SearchMemory {
             return full;
         }
         plan.search.feasible.prepare(plan.tables, plan.config, class);
-        let (needs, soon) = (plan.tables.classes.needs(class), &plan.tables.nodes.soon);
-        let has_room = |node: usize| needs.iter().all(|need| soon[need.dim.at()][NodeIdx::new(node)] >= need.amount);
-        let full = !needs.is_empty() && !mask::ones(plan.search.feasible.mask(class)).any(has_room);
+        let has_room = |node: usize| copies(plan.tables, class, NodeIdx::new(node), None) > 0;
+        let full = !mask::ones(plan.search.feasible.mask(class)).any(has_room);
         self.returns.full.push((class, full));
         full
     }

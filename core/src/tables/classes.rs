@@ -73,6 +73,12 @@ impl Classes {
         &self.needs[start as usize..end as usize]
     }
 
+    /// How much of one dimension a class asks for; 0 if it does not.
+    #[must_use]
+    pub fn need(&self, class: ClassIdx, dim: Dim) -> i64 {
+        self.needs(class).iter().find(|need| need.dim == dim).map_or(0, |need| need.amount)
+    }
+
     /// MiB of each card that the class takes on cards of `card_mib`; `None` if it shares no cards.
     #[must_use]
     pub fn mib_on(&self, class: ClassIdx, card_mib: i64) -> Option<i64> {
