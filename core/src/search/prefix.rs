@@ -9,10 +9,10 @@
 
 use crate::actions::Plan;
 use crate::explain::Unhelped;
-use crate::index::PodIdx;
-use crate::search::sets::any_pod_is_enough;
+use crate::index::{GangIdx, PodIdx};
 use crate::search::{Asker, SearchMemory, Unit, rules};
 use crate::statement::Mark;
+use crate::tables::gangs::Member;
 use crate::tables::{Tables, is_active};
 
 /// Longer prefixes are not tried as a whole: whoever stands elsewhere takes its place again.
@@ -384,10 +384,16 @@ impl SearchMemory {
 
 /// Whether a part of a gang would be left below its minimum if it stayed: the rest of the gang goes, or the rest of the pod set
 /// of a pod above the minimum. Where any one pod is enough nothing is below.
-fn rest_goes<'a>(tables: &Tables, unit: Unit, mut others: impl Iterator<Item = &'a Unit>, pods: &[PodIdx]) -> bool {
+pub(super) fn rest_goes<'a>(tables: &Tables, unit: Unit, mut others: impl Iterator<Item = &'a Unit>, pods: &[PodIdx]) -> bool {
     let set = |pod: &PodIdx| tables.pods.subgroup[*pod];
     let same_set = |other: &Unit| other.of(pods).iter().any(|pod| unit.of(pods).iter().any(|own| set(own) == set(pod)));
     !unit.core
         && others.any(|other| other.gang == unit.gang && (other.core || unit.single && !other.single && same_set(other)))
         && !any_pod_is_enough(tables, unit.gang)
+}
+
+/// Whether a gang needs no more than one pod, whichever it is.
+fn any_pod_is_enough(tables: &Tables, gang: GangIdx) -> bool {
+    let subgroups = tables.gangs.subgroups[gang];
+    subgroups.len() == 1 && subgroups.iter().all(|only| tables.gangs.threshold(Member::Subgroup(only)) <= 1)
 }

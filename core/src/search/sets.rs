@@ -7,12 +7,12 @@
 use bumpalo::collections::Vec as BumpVec;
 
 use crate::actions::Plan;
-use crate::index::{GangIdx, Idx, NodeIdx};
+use crate::index::{Idx, NodeIdx};
 use crate::place::gang::next_pods;
 use crate::search::counting::free_on;
+use crate::search::prefix::rest_goes;
 use crate::search::{Asker, SearchMemory, rules};
 use crate::tables::Tables;
-use crate::tables::gangs::Member;
 use crate::units::Resource;
 
 impl SearchMemory {
@@ -93,12 +93,12 @@ impl SearchMemory {
                 self.chosen.push(at);
             }
         }
-        // No gang is left below its minimum: a pod above it stays only where any one pod is enough.
+        // No gang is left below its minimum.
         let stood_on = self.chosen.len();
         for at in 0..units {
-            let gang = self.prefix[at].gang;
-            let rest_goes = self.chosen[..stood_on].iter().any(|&c| self.prefix[c].gang == gang && self.prefix[c].core);
-            if rest_goes && !self.prefix[at].gone && !any_pod_is_enough(tables, gang) && !self.chosen.contains(&at) {
+            let unit = self.prefix[at];
+            let others = self.chosen[..stood_on].iter().map(|&c| &self.prefix[c]);
+            if !unit.gone && rest_goes(tables, unit, others, &self.unit_pods) && !self.chosen.contains(&at) {
                 self.chosen.push(at);
             }
         }
@@ -126,10 +126,4 @@ impl SearchMemory {
         }
         self.try_all_chosen(plan, asker, before)
     }
-}
-
-/// Whether a gang needs no more than one pod, whichever it is.
-pub(super) fn any_pod_is_enough(tables: &Tables, gang: GangIdx) -> bool {
-    let subgroups = tables.gangs.subgroups[gang];
-    subgroups.len() == 1 && subgroups.iter().all(|only| tables.gangs.threshold(Member::Subgroup(only)) <= 1)
 }
