@@ -122,11 +122,7 @@ impl Places {
                     return known.len() - 1;
                 }
                 // One that this asker has not asked for makes room.
-                while asked.iter().any(|&(at, _)| at == *oldest) {
-                    *oldest = (*oldest + 1) % known.len();
-                }
-                let at = *oldest;
-                *oldest = (at + 1) % known.len();
+                let at = next_to_go(oldest, known.len(), asked);
                 known[at] = Need::of(tables, class, std::mem::take(&mut known[at].copies));
                 at
             });
@@ -335,6 +331,14 @@ impl Places {
     }
 }
 
+/// Of so many things that are kept the one that makes room: the oldest that this asker does not need; it has `asked` for fewer.
+pub(super) fn next_to_go(oldest: &mut usize, kept: usize, asked: &[(usize, i64)]) -> usize {
+    while asked.iter().any(|&(at, _)| at == *oldest) {
+        *oldest = (*oldest + 1) % kept;
+    }
+    std::mem::replace(oldest, (*oldest + 1) % kept)
+}
+
 /// Whether a gang could start with other members than those that it asks for first.
 fn has_alternatives(plan: &Plan<'_>, of: Member) -> bool {
     if let Member::Subgroup(subgroup) = of
@@ -354,16 +358,11 @@ impl Need {
 
     fn refresh(&mut self, plan: &Plan<'_>, offered: &Offered) {
         let tables = &*plan.tables;
-        let changes = &tables.nodes.changes;
-        let nodes = plan.search.feasible.mask(self.class);
-        if self.seen > changes.len() || changes.len() - self.seen > tables.nodes.len() {
-            self.fill(tables, nodes, offered);
-        } else {
-            for &node in &changes[self.seen..] {
-                self.look_at(plan, offered, node);
-            }
+        match tables.nodes.changes_since(self.seen) {
+            Some(changes) => changes.iter().for_each(|&node| self.look_at(plan, offered, node)),
+            None => self.fill(tables, plan.search.feasible.mask(self.class), offered),
         }
-        self.seen = changes.len();
+        self.seen = tables.nodes.changes.len();
     }
 
     /// Counts all nodes anew: by whole columns where nothing is offered and no parts of cards are asked for.

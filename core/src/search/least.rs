@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use crate::actions::Plan;
 use crate::index::{ClassIdx, Col, Idx, NodeIdx, PodIdx, QueueIdx};
 use crate::search::SearchMemory;
-use crate::search::counting::{Places, Victims};
+use crate::search::counting::{Places, Victims, next_to_go};
 use crate::search::leaf::Alone;
 use crate::search::stream::{Stream, can_go};
 use crate::tables::Tables;
@@ -160,12 +160,7 @@ impl Least {
                 self.kept.push(Offers::default());
                 return self.kept.len() - 1;
             }
-            while self.asked.iter().any(|&(at, _)| at == self.oldest) {
-                self.oldest = (self.oldest + 1) % self.kept.len();
-            }
-            let at = self.oldest;
-            self.oldest = (at + 1) % self.kept.len();
-            at
+            next_to_go(&mut self.oldest, self.kept.len(), &self.asked)
         });
         if kept.is_none() {
             let offers = &mut self.kept[at];
@@ -247,14 +242,14 @@ impl Default for Offers {
 impl Offers {
     /// Counts anew what changed, or everything if too much did.
     fn refresh(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut dyn FnMut(Alone))) {
-        let (tables, changes) = (&*plan.tables, &plan.tables.nodes.changes);
-        if self.seen > changes.len() || changes.len() - self.seen > tables.nodes.len() {
-            self.fill(plan, least, victims);
-        } else {
-            for &node in &changes[self.seen..] {
-                let now = least.offer(plan, self.class, self.victims.below, node);
-                self.set(node, now);
+        match plan.tables.nodes.changes_since(self.seen) {
+            Some(changes) => {
+                for &node in changes {
+                    let now = least.offer(plan, self.class, self.victims.below, node);
+                    self.set(node, now);
+                }
             }
+            None => self.fill(plan, least, victims),
         }
         // What changed since then is looked at again.
         self.seen = least.changes;

@@ -126,9 +126,9 @@ impl SearchMemory {
         let queue = (asker.action != Action::Consolidation).then_some(asker.queue);
         let key = Key { class, action: asker.action, loses: self.stream.loses(), queue };
         let late = self.stream.listed_late();
-        let (donors, changes) = (&mut self.donors, &plan.tables.nodes.changes);
+        let donors = &mut self.donors;
         let same = donors.key.as_ref() == Some(&key) && donors.victims == *self.stream.victims();
-        let known = same && changes.len() - donors.seen.0 <= plan.tables.nodes.len() && {
+        let known = same && plan.tables.nodes.changes_since(donors.seen.0).is_some() && {
             // Whoever came late matters only if it could be a donor.
             let is_donor = |gang: &GangIdx| {
                 let mut pods = plan.tables.gangs.pods[*gang].iter();

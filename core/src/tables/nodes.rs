@@ -91,6 +91,13 @@ impl Nodes {
         self.card_mib.len()
     }
 
+    /// What changed since so much of [`Nodes::changes`] was known, if that is less to look at than all nodes; `usize::MAX` is
+    /// nothing known.
+    #[must_use]
+    pub fn changes_since(&self, seen: usize) -> Option<&[NodeIdx]> {
+        self.changes.get(seen..).filter(|changes| changes.len() <= self.len())
+    }
+
     /// Whether there is no node.
     #[must_use]
     pub fn is_empty(&self) -> bool {
