@@ -353,7 +353,16 @@ fn has_alternatives(plan: &Plan<'_>, of: Member) -> bool {
 impl Need {
     /// Nothing known.
     fn of(tables: &Tables, class: ClassIdx, copies: Vec<i64>) -> Self {
-        Self { class, gpus: tables.classes.need(class, GPU), copies, sum: 0, won: Vec::new(), seen: usize::MAX, promises: Vec::new(), oldest: 0 }
+        Self {
+            class,
+            gpus: tables.classes.need(class, GPU),
+            copies,
+            sum: 0,
+            won: Vec::new(),
+            seen: usize::MAX,
+            promises: Vec::new(),
+            oldest: 0,
+        }
     }
 
     fn refresh(&mut self, plan: &Plan<'_>, offered: &Offered) {

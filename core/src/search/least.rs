@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 
 use crate::actions::Plan;
-use crate::index::{ClassIdx, Col, Idx, NodeIdx, PodIdx, QueueIdx};
+use crate::index::{ClassIdx, Col, GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
 use crate::search::SearchMemory;
 use crate::search::counting::{Places, Victims, next_to_go};
 use crate::search::leaf::Alone;
@@ -56,6 +56,8 @@ struct Offers {
 /// Memory of the bound.
 #[derive(Clone, Debug, Default)]
 pub struct Least {
+    /// The lists of this action are made: once somebody needs them.
+    has_lists: bool,
     /// Possible victims node by node, a list each: where it begins, and for each of them where the next one stands. Who went or
     /// moved is passed over.
     first: Col<NodeIdx, u32>,
@@ -95,18 +97,30 @@ impl SearchMemory {
 
 impl Least {
     /// An action begins.
-    pub(super) fn begin(&mut self, tables: &Tables) {
-        self.first.reset(tables.nodes.len(), END);
-        self.links.clear();
-        self.is_listed.reset(tables.pods.status.len(), false);
+    pub(super) fn begin(&mut self) {
+        self.has_lists = false;
         for offers in &mut self.kept {
             offers.seen = usize::MAX;
         }
         self.asked.clear();
     }
 
+    /// Lists everybody who could be a victim. Many actions end without it.
+    fn list_all(&mut self, tables: &Tables, stream: &Stream) {
+        self.first.reset(tables.nodes.len(), END);
+        self.links.clear();
+        self.is_listed.reset(tables.pods.status.len(), false);
+        self.has_lists = true;
+        for gang in (0..tables.gangs.queue.len()).map(GangIdx::new).filter(|&gang| stream.is_listed(gang)) {
+            tables.gangs.pods[gang].iter().for_each(|pod| self.list(tables, pod));
+        }
+    }
+
     /// A pod of a gang that may be a victim has a place.
     pub(super) fn list(&mut self, tables: &Tables, pod: PodIdx) {
+        if !self.has_lists {
+            return;
+        }
         let Some(node) = tables.pods.node[pod].filter(|_| can_go(tables, pod)) else { return };
         // Most have no place but this one.
         if std::mem::replace(&mut self.is_listed[pod], true) && self.on(node).any(|listed| listed == pod) {
@@ -127,7 +141,10 @@ impl Least {
     }
 
     /// Nobody is told to leave for an asker yet.
-    pub(super) fn remember(&mut self, tables: &Tables) {
+    pub(super) fn remember(&mut self, tables: &Tables, stream: &Stream) {
+        if !self.has_lists {
+            self.list_all(tables, stream);
+        }
         self.free.clone_from(&tables.nodes.soon[GPU.at()]);
         self.changes = tables.nodes.changes.len();
     }

@@ -22,7 +22,7 @@ pub mod stream;
 use crate::actions::Plan;
 use crate::config::Action;
 use crate::explain::Unhelped;
-use crate::index::{GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
+use crate::index::{GangIdx, NodeIdx, PodIdx, QueueIdx};
 use crate::outcome::{Batch, Eviction, Why};
 use crate::place::gang::{next_pods, next_request};
 use crate::search::brake::Brake;
@@ -148,10 +148,7 @@ impl SearchMemory {
         self.stream.begin(plan.tables, plan.config);
         self.places.forget();
         self.donors.forget();
-        self.least.begin(plan.tables);
-        for gang in (0..plan.tables.gangs.queue.len()).map(GangIdx::new).filter(|&gang| self.stream.is_listed(gang)) {
-            plan.tables.gangs.pods[gang].iter().for_each(|pod| self.least.list(plan.tables, pod));
-        }
+        self.least.begin();
         let card = plan.tables.nodes.smallest_card;
         let next = |gang| next_request(plan.tables, plan.config, gang, card, plan.arena);
         self.simulation.begin(plan.tables, plan.config, next);
@@ -242,7 +239,7 @@ impl SearchMemory {
         {
             return Err(little);
         }
-        self.least.remember(plan.tables);
+        self.least.remember(plan.tables, &self.stream);
         if plan.config.victims.fewest {
             if self.find_donors(plan, asker, mark) {
                 return Ok(());
@@ -269,7 +266,7 @@ impl SearchMemory {
         }
         self.stream.start(plan, asker, Pass::Move);
         self.places.begin(plan, asker);
-        self.least.remember(plan.tables);
+        self.least.remember(plan.tables, &self.stream);
         if self.find_donors(plan, asker, mark) {
             return Ok(());
         }
