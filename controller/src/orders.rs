@@ -115,37 +115,34 @@ pub fn orders(
     for (at, decision) in outcome.decisions.iter().enumerate() {
         last.insert(decision.pod, at);
     }
-    let starts: HashMap<PodIdx, &Decision> = net.starts.iter().map(|start| (start.pod, start)).collect();
-    let held_back: HashSet<PodIdx> = net.held_back.iter().map(|held| held.pod).collect();
+    let pods = |decisions: &[Decision]| decisions.iter().map(|decision| decision.pod).collect::<HashSet<PodIdx>>();
+    let (starts, held_back) = (pods(&net.starts), pods(&net.held_back));
     // Whoever was moved and then lost the new place, too, leaves once: for the first asker, by the rule that took the place.
-    let mut rules: HashMap<PodIdx, &Eviction> = HashMap::new();
+    let mut evictions: HashMap<PodIdx, Eviction> = HashMap::new();
     let evicted = outcome.decisions.iter().filter(|decision| decision.kind == DecisionKind::Evict);
-    for (decision, eviction) in evicted.zip(&outcome.evictions) {
-        rules.insert(decision.pod, eviction);
+    for (decision, &eviction) in evicted.zip(&outcome.evictions) {
+        evictions.entry(decision.pod).and_modify(|first| first.why = eviction.why).or_insert(eviction);
     }
-    let mut left: HashSet<PodIdx> = HashSet::new();
-    let mut reasons = outcome.evictions.iter();
     let mut names = GroupNames { loaded, new: HashMap::new(), make: &mut new_group };
     let mut orders = Orders::default();
     for (at, decision) in outcome.decisions.iter().enumerate() {
-        let eviction = if decision.kind == DecisionKind::Evict { reasons.next() } else { None };
         let end = &outcome.decisions[last[&decision.pod]];
         let row = &loaded.snapshot.pods[decision.pod];
         let held = row.node.is_some() && !matches!(row.status, PodStatus::Pending | PodStatus::Gated);
         let is_last = last[&decision.pod] == at;
         match (decision.kind, held) {
             // What was nowhere before starts somewhere.
-            (DecisionKind::Bind, false) if is_last && held_back.contains(&decision.pod) => orders.promise(loaded, decision),
-            (DecisionKind::Bind, false) if is_last => orders.bind(loaded, decision, names.all(outcome, decision)),
-            (DecisionKind::Pipeline, false) if is_last => match starts.get(&decision.pod) {
-                Some(start) => orders.bind(loaded, start, names.all(outcome, start)),
-                None => orders.promise(loaded, decision),
-            },
+            (DecisionKind::Bind, false) if is_last && !held_back.contains(&decision.pod) => {
+                orders.bind(loaded, decision, names.all(outcome, decision));
+            }
+            (DecisionKind::Pipeline, false) if is_last && starts.contains(&decision.pod) => {
+                orders.bind(loaded, decision, names.all(outcome, decision));
+            }
+            (DecisionKind::Bind | DecisionKind::Pipeline, false) if is_last => orders.promise(loaded, decision),
             // What was somewhere leaves, unless it ends where it was.
-            (DecisionKind::Evict, true) if !stays(row.node == Some(end.node), end) && left.insert(decision.pod) => {
-                if let Some(eviction) = eviction {
-                    let why = rules.get(&decision.pod).map_or(eviction.why, |last| last.why);
-                    orders.leave(loaded, decision, &Eviction { why, ..*eviction }, (!is_last).then_some(end));
+            (DecisionKind::Evict, true) if !stays(row.node == Some(end.node), end) => {
+                if let Some(eviction) = evictions.remove(&decision.pod) {
+                    orders.leave(loaded, decision, &eviction, (!is_last).then_some(end));
                 }
             }
             _ => {}

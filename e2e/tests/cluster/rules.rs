@@ -8,17 +8,13 @@ use muster_e2e::http::Endpoint;
 use serde_json::json;
 
 use crate::roles::Kubelet;
-use crate::scheduler::{Muster, PATIENCE, await_bound, cluster, create, group, let_pass, places, priority, queue};
+use crate::scheduler::{Muster, PATIENCE, await_bound, create, group, let_pass, places, two_queues};
 use crate::support::{Shared, apply_crds, get, node};
 
 /// A group with a minimum below its size starts once the minimum fits, not before; takes what comes free; and gives what is
 /// above the minimum pod by pod, the minimum only as a whole.
 pub(crate) fn elastic_groups_grow_and_shrink(shared: &Shared) -> Result<()> {
-    let cluster = cluster(shared, 1)?;
-    let mut objects = vec![priority("low", 10), priority("high", 90), queue("all", None, 8, -1)];
-    objects.extend([queue("a", Some("all"), 4, -1), queue("b", Some("all"), 4, -1)]);
-    create(&cluster, objects)?;
-    let muster = Muster::start(&cluster, "muster", &["--roles=scheduler"])?;
+    let (cluster, muster) = two_queues(shared, 1)?;
     foreign_pods_hold(&cluster)?;
     let elastic = |name: &str, queue: &str, class: &str, pods: usize, min: usize| {
         let mut objects = group(name, queue, class, pods, 1, false);

@@ -299,13 +299,20 @@ fn budget(cluster: &mut Cluster, muster: &Muster) -> Result<()> {
     cluster.start_kwok()
 }
 
-/// Work leaves for work that has a better right, by real deletions, each of them recorded.
-pub(crate) fn takes_for_others(shared: &Shared) -> Result<()> {
-    let cluster = cluster(shared, 2)?;
-    let mut objects = vec![priority("low", 10), priority("high", 90), queue("all", None, 16, -1)];
-    objects.extend([queue("a", Some("all"), 8, -1), queue("b", Some("all"), 8, -1)]);
+/// A scheduler, and queues `a` and `b` that are due one half of the GPUs each; 8 a node.
+pub(crate) fn two_queues(shared: &Shared, nodes: usize) -> Result<(Cluster, Muster)> {
+    let cluster = cluster(shared, nodes)?;
+    let gpus = 8 * i64::try_from(nodes)?;
+    let mut objects = vec![priority("low", 10), priority("high", 90), queue("all", None, gpus, -1)];
+    objects.extend(["a", "b"].map(|name| queue(name, Some("all"), gpus / 2, -1)));
     create(&cluster, objects)?;
     let muster = Muster::start(&cluster, "muster", &["--roles=scheduler"])?;
+    Ok((cluster, muster))
+}
+
+/// Work leaves for work that has a better right, by real deletions, each of them recorded.
+pub(crate) fn takes_for_others(shared: &Shared) -> Result<()> {
+    let (cluster, muster) = two_queues(shared, 2)?;
     // Everything is a's, half of it beyond what a is due: b takes its own back.
     create(&cluster, group("a-low", "a", "low", 16, 1, false))?;
     await_bound(&cluster, &muster, "a-low", 16)?;
