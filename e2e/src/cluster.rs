@@ -232,8 +232,25 @@ impl Cluster {
     /// # Errors
     /// If it cannot be started.
     pub fn start_kwok(&mut self) -> Result<()> {
+        self.start_kwok_with(&self.tools.stages())
+    }
+
+    /// Starts kwok so that pods of Jobs go on running; else they end as soon as they run.
+    ///
+    /// # Errors
+    /// As [`Cluster::start_kwok`].
+    pub fn start_kwok_with_lasting_jobs(&mut self) -> Result<()> {
+        const ENDS: &str = "\n  name: pod-complete\n";
+        let stages = fs::read_to_string(self.tools.stages())?;
+        let lasting: Vec<_> = stages.split("\n---\n").filter(|stage| !stage.contains(ENDS)).collect();
+        let path = self.folder.join("lasting-stages.yaml");
+        fs::write(&path, lasting.join("\n---\n"))?;
+        self.start_kwok_with(&path)
+    }
+
+    fn start_kwok_with(&mut self, stages: &Path) -> Result<()> {
         let mut command = self.program("kwok");
-        command.arg("--kubeconfig").arg(self.kubeconfig()).arg("--config").arg(self.tools.stages());
+        command.arg("--kubeconfig").arg(self.kubeconfig()).arg("--config").arg(stages);
         // An address for each pod of the largest test.
         command.args(["--manage-all-nodes=true", "--node-lease-duration-seconds=40", "--cidr=10.64.0.0/10"]);
         self.kwok = Some(self.start_process("kwok", &mut command)?);
@@ -294,7 +311,8 @@ impl Cluster {
         Ok(text)
     }
 
-    fn processes(&self) -> impl Iterator<Item = &Process> {
+    /// What runs of it, to see what it costs.
+    pub fn processes(&self) -> impl Iterator<Item = &Process> {
         [&self.kwok, &self.controller_manager, &self.api_server, &self.etcd].into_iter().flatten()
     }
 

@@ -6,8 +6,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Ids of all that runs.
@@ -56,6 +57,36 @@ impl Process {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Processor time that it has used, all threads together.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn processor_time(&self) -> Result<Duration> {
+        let text = self.proc("stat")?;
+        // The name, in parentheses, may hold anything; what follows it are fields 3, 4 …
+        let fields = text.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').skip(11);
+        let ticks: Vec<u64> = fields.take(2).filter_map(|field| field.parse().ok()).collect();
+        let [user, system] = ticks[..] else { bail!("/proc/{}/stat is {text:?}", self.id()) };
+        Ok(Duration::from_millis((user + system) * 1000 / rustix::param::clock_ticks_per_second()))
+    }
+
+    /// Memory that it has in use: the line of this name in `/proc/…/status`, bytes. `VmRSS` is all of it, `RssAnon` without the
+    /// pages of files, `VmHWM` the most that it ever had.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn memory(&self, line: &str) -> Result<u64> {
+        let text = self.proc("status")?;
+        let kibibytes = text.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':')?.trim().strip_suffix(" kB"));
+        let kibibytes: u64 = kibibytes.and_then(|text| text.parse().ok()).with_context(|| format!("no {line} in {text}"))?;
+        Ok(kibibytes * 1024)
+    }
+
+    fn proc(&self, file: &str) -> Result<String> {
+        let path = format!("/proc/{}/{file}", self.id());
+        std::fs::read_to_string(&path).with_context(|| format!("{path} of {}", self.name))
     }
 
     /// How it ended, if it has.

@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
 const TOOLS: &str = "scale-tests/tools/go.mod";
 
 /// Fails, before anything is compiled, if there is no Go, or one that is too old.
-fn require_go(repo: &Repo) -> Result<()> {
+pub(crate) fn require_go(repo: &Repo) -> Result<()> {
     let text = std::fs::read_to_string(repo.root.join(TOOLS)).with_context(|| format!("cannot read {TOOLS}"))?;
     let oldest =
         text.lines().find_map(|line| line.strip_prefix("go ")).with_context(|| format!("{TOOLS} names no version of go"))?;

@@ -8,6 +8,7 @@
 mod corpus;
 mod e2e;
 mod growth;
+mod live_bench;
 mod repo;
 mod stages;
 mod tidy;
@@ -54,6 +55,8 @@ enum Command {
     },
     /// The tests on a real control plane (etcd, kube-apiserver, kube-controller-manager, kwok; built once with Go, on loopback).
     E2e(e2e::Arguments),
+    /// `muster run` on a real control plane: pods per second, binds per second, memory, idling (docs/perf/README.md, "Live").
+    LiveBench(live_bench::Arguments),
     /// The benchmarks (docs/perf/README.md). What follows `--` goes to criterion.
     Bench {
         /// Arguments for `cargo bench`.
@@ -79,6 +82,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Command::Tidy => tidy::report(&repo),
         Command::Corpus { folders, show_failures } => corpus::report(&repo, &folders, show_failures),
         Command::E2e(arguments) => e2e::run_some(&repo, &arguments),
+        Command::LiveBench(arguments) => live_bench::report(&repo, &arguments),
         Command::Bench { arguments } => {
             repo::run(repo.cargo(["bench", "--package", "muster-benches"]).args(arguments))?;
             Ok(ExitCode::SUCCESS)

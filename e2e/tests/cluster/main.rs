@@ -18,6 +18,8 @@ mod newcomer;
 mod queue_status;
 mod roles;
 mod rules;
+mod scale;
+mod scale_load;
 mod scheduler;
 mod scheduler_beside;
 mod support;
@@ -64,12 +66,21 @@ const TESTS: &[(&str, Test)] = &[
     ("queue_status::sums_reach_the_top", queue_status::sums_reach_the_top),
 ];
 
+/// Measurements, for `cargo xtask live-bench` alone: they take minutes each.
+const MEASUREMENTS: &[(&str, Test)] = &[
+    ("scale::jobs_while_running", scale::jobs_while_running),
+    ("scale::pods_while_running", scale::pods_while_running),
+    ("scale::all_at_once", scale::all_at_once),
+    ("scale::memory_and_idle", scale::memory_and_idle),
+];
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They share one API server on few cores, and some count what it does.
     arguments.test_threads = Some(1);
     let shared = Arc::new(Shared::default());
-    let trials = TESTS.iter().map(|&(name, test)| {
+    let chosen = if std::env::var_os("MUSTER_E2E_MEASURE").is_some() { MEASUREMENTS } else { TESTS };
+    let trials = chosen.iter().map(|&(name, test)| {
         let shared = Arc::clone(&shared);
         Trial::test(name, move || test(&shared).map_err(|error| Failed::from(format!("{error:#}"))))
     });

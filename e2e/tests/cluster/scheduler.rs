@@ -66,8 +66,13 @@ impl Muster {
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
+    /// All of `/metrics`.
+    pub(crate) fn metrics(&self) -> Result<String> {
+        Ok(Endpoint::plain(self.metrics).get("/metrics")?.body)
+    }
+
     pub(crate) fn metric(&self, name: &str) -> Result<f64> {
-        let text = Endpoint::plain(self.metrics).get("/metrics")?.body;
+        let text = self.metrics()?;
         let values = text.lines().filter(|line| line.starts_with(name) && line[name.len()..].starts_with(['{', ' ']));
         Ok(values.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
     }
