@@ -5,6 +5,7 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use ahash::{AHashMap, AHashSet};
 use jiff::Timestamp;
@@ -43,8 +44,8 @@ pub(crate) struct Facts {
     pub(crate) nodes: Vec<NodeRead>,
     pub(crate) queues: Vec<QueueFacts>,
     pub(crate) gangs: Vec<GangFacts>,
-    #[expect(clippy::vec_box, reason = "they are many, large, and sorted: moving pointers is a third of the time")]
-    pub(crate) pods: Vec<Box<PodFacts>>,
+    /// Of a cluster that changes they are kept from cycle to cycle.
+    pub(crate) pods: Vec<Arc<PodFacts>>,
     pub(crate) binds: Vec<BindFacts>,
     pub(crate) priorities: Vec<PriorityFacts>,
     pub(crate) budgets: Vec<BudgetFacts>,
@@ -170,13 +171,15 @@ struct Rows {
     subgroups: Col<SubgroupIdx, SubgroupRow>,
     subgroup_names: Col<SubgroupIdx, String>,
     shapes: Shapes,
+    /// By address of the wish, and whether the pod is in a gang.
+    shape_of: AHashMap<(usize, bool), usize>,
     pods: Vec<Draft>,
     groups: Vec<(String, NodeIdx)>,
 }
 
 /// A pod on its way to a row.
 struct Draft {
-    facts: Box<PodFacts>,
+    facts: Arc<PodFacts>,
     gang: Option<GangIdx>,
     status: PodStatus,
     node: Option<NodeIdx>,
@@ -282,7 +285,7 @@ impl Builder<'_> {
 
     /// The shared GPUs that a pod holds.
     fn groups_of(&self, pod: &PodFacts, bind: Option<&BindFacts>, holds: bool, findings: &mut Findings) -> Vec<String> {
-        let shared = matches!(pod.gpu, GpuRequest::Fraction { .. } | GpuRequest::Memory { .. });
+        let shared = matches!(pod.wish.gpu, GpuRequest::Fraction { .. } | GpuRequest::Memory { .. });
         if !shared || !holds || pod.reservation {
             return Vec::new();
         }
@@ -302,7 +305,7 @@ impl Builder<'_> {
 
     fn draft(
         &mut self,
-        mut pod: Box<PodFacts>,
+        pod: Arc<PodFacts>,
         gang: Option<GangIdx>,
         status: PodStatus,
         node: Option<NodeIdx>,
@@ -310,23 +313,31 @@ impl Builder<'_> {
         config_maps: Option<&AHashSet<ObjectName>>,
     ) -> Draft {
         let waits = matches!(status, PodStatus::Pending | PodStatus::Gated);
-        let mut missing = std::mem::take(&mut pod.config_maps);
-        missing.retain(|name| {
-            let wanted = ObjectName { namespace: pod.name.namespace.clone(), name: name.clone() };
+        let wish = &pod.wish;
+        let missing = wish.config_maps.iter().filter(|name| {
+            let wanted = ObjectName { namespace: pod.name.namespace.clone(), name: (*name).clone() };
             waits && config_maps.is_some_and(|known| !known.contains(&wanted))
         });
-        let constraints = std::mem::take(&mut pod.constraints);
-        let shape = Shape {
-            requests: std::mem::take(&mut pod.requests),
-            gpu: pod.gpu,
-            // Nothing is decided about a pod without gang: fewer classes.
-            constraints: if gang.is_some() { constraints } else { Default::default() },
-            // Of pods that hold a node too: who asks for MIG by name stays away from them (semantics.md §9.2).
-            legacy_mig: pod.legacy_mig,
-            claims: gang.is_some() && pod.needs.claims,
-            missing_config_maps: missing,
-        };
-        Draft { gang, status, node, shape: self.rows.shapes.intern(shape), groups, facts: pod }
+        let missing: Vec<String> = missing.cloned().collect();
+        // Most pods share their wish with others. It is held by its pod, so that no other gets its address.
+        let key = missing.is_empty().then(|| (Arc::as_ptr(wish).addr(), gang.is_some()));
+        let known = key.and_then(|key| self.rows.shape_of.get(&key).copied());
+        let shape = known.unwrap_or_else(|| {
+            self.rows.shapes.intern(Shape {
+                requests: wish.requests.clone(),
+                gpu: wish.gpu,
+                // Nothing is decided about a pod without gang: fewer classes.
+                constraints: if gang.is_some() { wish.constraints.clone() } else { Default::default() },
+                // Of pods that hold a node too: who asks for MIG by name stays away from them (semantics.md §9.2).
+                legacy_mig: wish.legacy_mig,
+                claims: gang.is_some() && wish.needs.claims,
+                missing_config_maps: missing,
+            })
+        });
+        if let Some(key) = key {
+            self.rows.shape_of.insert(key, shape);
+        }
+        Draft { gang, status, node, shape, groups, facts: pod }
     }
 }
 
@@ -401,11 +412,11 @@ struct Unconsidered {
 impl Unconsidered {
     fn count(&mut self, pod: &PodFacts, gang: Option<GangIdx>, status: PodStatus) {
         let Some(gang) = gang.filter(|_| status == PodStatus::Pending) else { return };
-        self.volumes += usize::from(pod.needs.volumes);
-        self.claims += usize::from(pod.needs.claims);
-        self.pod_affinity += usize::from(pod.needs.pod_affinity);
-        self.host_ports += usize::from(pod.needs.host_ports);
-        self.config_maps += usize::from(!pod.config_maps.is_empty());
+        self.volumes += usize::from(pod.wish.needs.volumes);
+        self.claims += usize::from(pod.wish.needs.claims);
+        self.pod_affinity += usize::from(pod.wish.needs.pod_affinity);
+        self.host_ports += usize::from(pod.wish.needs.host_ports);
+        self.config_maps += usize::from(!pod.wish.config_maps.is_empty());
         self.waiting_gangs.insert(gang);
     }
 
@@ -561,8 +572,12 @@ impl Rows {
             if let Some(gang) = draft.gang {
                 ends[gang.at()] = index.at() + 1;
             }
-            names.pods.push(pod.name);
-            names.pod_uids.push(pod.uid);
+            let (name, uid) = match Arc::try_unwrap(pod) {
+                Ok(pod) => (pod.name, pod.uid),
+                Err(kept) => (kept.name.clone(), kept.uid.clone()),
+            };
+            names.pods.push(name);
+            names.pod_uids.push(uid);
         }
         let mut start = 0;
         for (gang, end) in self.gangs.as_mut_slice().iter_mut().zip(ends) {

@@ -3,6 +3,8 @@
 //! An assumption is about one pod, by name and uid, and ends as soon as the cluster shows it, or shows that it cannot come true
 //! ([`crate::live::Live::settle`]); whoever writes ends it when the write has failed. Not known here: writes, and time.
 
+use std::sync::Arc;
+
 use ahash::{AHashMap, AHashSet};
 use jiff::{SignedDuration, Timestamp};
 
@@ -110,7 +112,7 @@ impl Assumed {
         self.pods.is_empty()
     }
 
-    pub(crate) fn apply(&self, pods: &mut [Box<PodFacts>], gangs: &mut [GangFacts], binds: &mut Vec<BindFacts>) {
+    pub(crate) fn apply(&self, pods: &mut [Arc<PodFacts>], gangs: &mut [GangFacts], binds: &mut Vec<BindFacts>) {
         if !self.pods.is_empty() {
             // They stand in place of requests that failed, or that an earlier pod of the name left behind.
             let placed = self.pods.iter().filter(|(_, pod)| matches!(pod.becomes, Becomes::Placed { .. })).map(|(name, _)| name);
@@ -131,10 +133,11 @@ impl Assumed {
                         });
                     }
                     Becomes::Leaves { since } => {
+                        let pod = Arc::make_mut(pod);
                         pod.told = pod.deleted.is_none();
                         pod.deleted = pod.deleted.or(Some(*since));
                     }
-                    Becomes::Waits => pod.gated = true,
+                    Becomes::Waits => Arc::make_mut(pod).gated = true,
                 }
             }
         }

@@ -4,7 +4,9 @@
 //! [`Live::load`] makes rows of the facts of this moment, by the same code that makes them of a snapshot: whatever the order of
 //! events, the rows are those of a fresh list. Not known here: where events come from, and what a connection is.
 
-use ahash::AHashMap;
+use std::sync::Arc;
+
+use ahash::{AHashMap, AHashSet};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -21,7 +23,7 @@ use crate::crds::shard::SchedulingShardSpec;
 use crate::gangs::GangFacts;
 use crate::names::ObjectName;
 use crate::nodes::NodeRead;
-use crate::pods::{BindFacts, Phase, PodFacts};
+use crate::pods::{BindFacts, Phase, PodFacts, Wish};
 use crate::problem::{Failure, Findings, Problem, Problems};
 use crate::queues::QueueFacts;
 use crate::read::{Kind, Loaded, decode_tree, read_priority_class};
@@ -169,6 +171,29 @@ impl<F: Clone + PartialEq> Table<F> {
     }
 }
 
+/// What pods ask for, each different wish once.
+#[derive(Debug, Default)]
+struct Wishes {
+    all: AHashSet<Arc<Wish>>,
+    /// With this many, those that nobody has any more are forgotten.
+    most: usize,
+}
+
+impl Wishes {
+    /// The one that is kept in place of all that are equal.
+    fn once(&mut self, wish: Arc<Wish>) -> Arc<Wish> {
+        if let Some(known) = self.all.get(&wish) {
+            return Arc::clone(known);
+        }
+        if self.all.len() >= self.most {
+            self.all.retain(|wish| Arc::strong_count(wish) > 1);
+            self.most = 2 * self.all.len() + 64;
+        }
+        self.all.insert(Arc::clone(&wish));
+        wish
+    }
+}
+
 /// A BindRequest.
 #[derive(Clone, PartialEq, Debug)]
 struct LiveBind {
@@ -181,7 +206,8 @@ struct LiveBind {
 #[derive(Debug, Default)]
 pub struct Live {
     settings: Settings,
-    pods: Table<Box<PodFacts>>,
+    pods: Table<Arc<PodFacts>>,
+    wishes: Wishes,
     nodes: Table<NodeRead>,
     priorities: Table<PriorityFacts>,
     queues: Table<Option<QueueFacts>>,
@@ -235,7 +261,15 @@ impl Live {
         let settings = &self.settings;
         match seen {
             Seen::Pod(mut pod) => {
-                self.pods.put(name_of(&pod.metadata), |f| pods::read(&mut pod, settings, f), |a, b| pods::matters(a, b))
+                let (name, wishes) = (name_of(&pod.metadata), &mut self.wishes);
+                let read = |f: &mut Findings| {
+                    let mut facts = pods::read(&mut pod, settings, f)?;
+                    facts.wish = wishes.once(facts.wish);
+                    // A pod of another scheduler is never ours to place or to evict, whatever group it names.
+                    facts.gang = facts.gang.filter(|_| !facts.foreign);
+                    Some(Arc::new(facts))
+                };
+                self.pods.put(name, read, |a, b| pods::matters(a, b))
             }
             Seen::Node(mut node) => self.nodes.put(name_of(&node.metadata), |f| nodes::read(&mut node, settings, f), always),
             Seen::PriorityClass(mut class) => {
@@ -369,10 +403,6 @@ impl Live {
             budgets: self.kept_budgets(&mut findings, &mut left_out),
             ..Facts::default()
         };
-        // A pod of another scheduler is never ours to place or to evict, whatever group it names.
-        for pod in facts.pods.iter_mut().filter(|pod| pod.foreign) {
-            pod.gang = None;
-        }
         assumed.apply(&mut facts.pods, &mut facts.gangs, &mut facts.binds);
         let assembled = assemble(facts, &self.settings, now, &mut findings);
         let mut warnings = findings.warnings;

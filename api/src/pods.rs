@@ -1,6 +1,7 @@
 //! A Pod object → facts: what it asks for, where it may go, what it is doing (semantics.md §1.3, §1.4); and BindRequests.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as k8s;
@@ -35,13 +36,28 @@ pub(crate) enum Phase {
 }
 
 /// Things that pods need and this version does not consider.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "one for each kind of thing")]
 pub(crate) struct Needs {
     pub(crate) volumes: bool,
     pub(crate) claims: bool,
     pub(crate) pod_affinity: bool,
     pub(crate) host_ports: bool,
+}
+
+/// What a pod asks for, and where it may go: of pods made from one template the same, so that whoever keeps many keeps it once.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Wish {
+    /// What it asks for besides shared GPUs.
+    pub(crate) requests: Requests,
+    pub(crate) gpu: GpuRequest,
+    /// Empty for pods that name no gang: nothing is decided about them.
+    pub(crate) constraints: Constraints,
+    /// ConfigMaps it cannot start without, sorted.
+    pub(crate) config_maps: Vec<String>,
+    /// Asks for MIG by annotation.
+    pub(crate) legacy_mig: bool,
+    pub(crate) needs: Needs,
 }
 
 /// A pod without indices.
@@ -59,23 +75,14 @@ pub(crate) struct PodFacts {
     /// The PodGroup it names, in its own namespace.
     pub(crate) gang: Option<String>,
     pub(crate) subgroup: Option<String>,
-    /// What it asks for besides shared GPUs.
-    pub(crate) requests: Requests,
-    pub(crate) gpu: GpuRequest,
+    pub(crate) wish: Arc<Wish>,
     /// Shared GPUs by its labels.
     pub(crate) groups: Vec<String>,
-    /// Empty for pods that name no gang: nothing is decided about them.
-    pub(crate) constraints: Constraints,
-    /// ConfigMaps it cannot start without, sorted.
-    pub(crate) config_maps: Vec<String>,
-    /// Asks for MIG by annotation.
-    pub(crate) legacy_mig: bool,
     pub(crate) foreign: bool,
     pub(crate) reservation: bool,
     pub(crate) leader: bool,
     pub(crate) ray_head: bool,
     pub(crate) task_priority: TaskPriority,
-    pub(crate) needs: Needs,
     /// Where budgets are followed, of pods that they may keep.
     #[expect(clippy::box_collection, reason = "most pods have none here: 8 bytes instead of 24")]
     pub(crate) labels: Option<Box<BTreeMap<String, String>>>,
@@ -111,22 +118,20 @@ fn nanoseconds_between(from: Timestamp, to: Timestamp) -> i128 {
 pub(crate) fn matters(old: &PodFacts, new: &PodFacts) -> bool {
     let waits = old.phase == Phase::Pending && matches!(new.phase, Phase::Pending | Phase::Running);
     let bound = waits && (old.node == new.node || old.node.is_none()) && old.deleted == new.deleted;
-    let plain = |pod: &PodFacts| PodFacts {
-        node: None,
-        phase: Phase::Pending,
-        groups: Vec::new(),
-        constraints: Constraints::default(),
-        config_maps: Vec::new(),
-        needs: Needs::default(),
-        nominated: None,
-        labels: None,
-        ..pod.clone()
-    };
-    !bound || plain(old) != plain(new)
+    // By name, so that a new field has to be thought of here.
+    let PodFacts { name, uid, created, deleted, gated, gang, subgroup, wish, foreign, reservation, leader, .. } = old;
+    let PodFacts { phase: _, node: _, nominated: _, groups: _, labels: _, ray_head, task_priority, told, .. } = old;
+    let asks = |wish: &Wish| (wish.requests.clone(), wish.gpu, wish.legacy_mig);
+    let same = (name, uid, created, deleted) == (&new.name, &new.uid, &new.created, &new.deleted)
+        && (gated, gang, subgroup, foreign) == (&new.gated, &new.gang, &new.subgroup, &new.foreign)
+        && (reservation, leader, ray_head) == (&new.reservation, &new.leader, &new.ray_head)
+        && (task_priority, told) == (&new.task_priority, &new.told)
+        && (Arc::ptr_eq(wish, &new.wish) || asks(wish) == asks(&new.wish));
+    !bound || !same
 }
 
 /// Reads one pod; `None` if something in it is bad.
-pub(crate) fn read(pod: &mut k8s::Pod, settings: &Settings, findings: &mut Findings) -> Option<Box<PodFacts>> {
+pub(crate) fn read(pod: &mut k8s::Pod, settings: &Settings, findings: &mut Findings) -> Option<PodFacts> {
     let name = object_name("Pod", &mut pod.metadata, findings)?;
     let subject = Subject { kind: "Pod", namespace: &name.namespace, name: &name.name };
     let before = findings.bad.len();
@@ -156,7 +161,8 @@ pub(crate) fn read(pod: &mut k8s::Pod, settings: &Settings, findings: &mut Findi
     let app = labels.get("app").map_or("", String::as_str);
     let utility = app == RESERVATION_APP || app == SCALING_APP;
     let scheduler = spec.scheduler_name.as_deref().unwrap_or("default-scheduler");
-    Some(Box::new(PodFacts {
+    let constraints = if gang.is_some() { constraints } else { Constraints::default() };
+    Some(PodFacts {
         uid: metadata.uid.take().unwrap_or_default(),
         created: metadata.creation_timestamp.as_ref().map(|time| time.0),
         deleted: metadata.deletion_timestamp.as_ref().map(|time| time.0),
@@ -166,14 +172,10 @@ pub(crate) fn read(pod: &mut k8s::Pod, settings: &Settings, findings: &mut Findi
         gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
         subgroup: labels.get(SUBGROUP).filter(|name| !name.is_empty()).cloned(),
         groups: groups_of_labels(labels),
-        constraints: if gang.is_some() { constraints } else { Constraints::default() },
         labels: (settings.budgets && gang.is_some()).then(|| Box::new(labels.clone())),
         told: false,
         gang,
-        requests,
-        gpu,
-        config_maps,
-        legacy_mig,
+        wish: Arc::new(Wish { requests, gpu, constraints, config_maps, legacy_mig, needs }),
         foreign: !utility && scheduler != settings.scheduler_name,
         reservation: app == RESERVATION_APP,
         leader: labels.get("training.kubeflow.org/job-role").is_some_and(|role| role == "master" || role == "launcher"),
@@ -181,9 +183,8 @@ pub(crate) fn read(pod: &mut k8s::Pod, settings: &Settings, findings: &mut Findi
         task_priority: labels
             .get(TASK_PRIORITY)
             .map_or(TaskPriority::Absent, |text| text.parse().map_or(TaskPriority::Unparsable, TaskPriority::Number)),
-        needs,
         name,
-    }))
+    })
 }
 
 fn phase_of(subject: Subject<'_>, text: Option<&str>, findings: &mut Findings) -> Phase {
@@ -322,7 +323,7 @@ mod tests {
 
     use super::*;
 
-    fn pod(metadata: &Value, spec: &Value, status: &Value) -> (Option<Box<PodFacts>>, Findings) {
+    fn pod(metadata: &Value, spec: &Value, status: &Value) -> (Option<PodFacts>, Findings) {
         let mut object = json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec, "status": status});
         for (key, value) in metadata.as_object().into_iter().flatten() {
             object["metadata"][key] = value.clone();
@@ -332,7 +333,7 @@ mod tests {
         (facts, findings)
     }
 
-    fn good(metadata: &Value, spec: &Value, status: &Value) -> Box<PodFacts> {
+    fn good(metadata: &Value, spec: &Value, status: &Value) -> PodFacts {
         let (facts, findings) = pod(metadata, spec, status);
         assert!(findings.bad.is_empty(), "{findings:?}");
         facts.expect("a pod")
@@ -395,10 +396,10 @@ mod tests {
     fn mig_wins_over_other_markers() {
         let mig = json!({"containers": [{"name": "c", "resources": {"requests": {"nvidia.com/mig-1g.10gb": "2"}}}]});
         let facts = good(&json!({"annotations": {"gpu-fraction": "0.5"}}), &mig, &json!({}));
-        assert_eq!((facts.gpu, facts.legacy_mig), (GpuRequest::None, false));
+        assert_eq!((facts.wish.gpu, facts.wish.legacy_mig), (GpuRequest::None, false));
         let facts = good(&json!({"annotations": {"nvidia.com/mig-1g.10gb": "1"}}), &mig, &json!({}));
-        assert!(facts.legacy_mig);
-        assert_eq!(facts.requests.extra, [("nvidia.com/mig-1g.10gb".to_owned(), 3000)]);
+        assert!(facts.wish.legacy_mig);
+        assert_eq!(facts.wish.requests.extra, [("nvidia.com/mig-1g.10gb".to_owned(), 3000)]);
     }
 
     #[test]
@@ -409,7 +410,7 @@ mod tests {
         let line = r#"Pod ns/p: metadata.annotations.gpu-fraction: "1.5": expected a decimal above 0, at most 1"#;
         assert_eq!(findings.bad[0].to_string(), line);
         let (facts, findings) = pod(&annotated, &json!({"nodeName": "n"}), &json!({"phase": "Running"}));
-        assert_eq!((facts.map(|f| f.gpu), findings.bad.len(), findings.warnings.len()), (Some(GpuRequest::None), 0, 1));
+        assert_eq!((facts.map(|f| f.wish.gpu), findings.bad.len(), findings.warnings.len()), (Some(GpuRequest::None), 0, 1));
     }
 
     #[test]
@@ -425,7 +426,7 @@ mod tests {
                     {"name": "d", "mountPath": "/d"}], "envFrom": [{"configMapRef": {"name": "env"}}],
                 "env": [{"name": "E", "valueFrom": {"configMapKeyRef": {"name": "key", "key": "k"}}}]}]});
         let annotations = json!({"annotations": {"pod-group-name": "g", "runai/shared-gpu-configmap": "gpu-x1-shared-gpu"}});
-        assert_eq!(good(&annotations, &spec, &json!({})).config_maps, ["env", "key", "mounted", "projected"]);
+        assert_eq!(good(&annotations, &spec, &json!({})).wish.config_maps, ["env", "key", "mounted", "projected"]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Single objects, sorted by kind, and which reader takes which kind.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ahash::AHashSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -132,7 +133,7 @@ impl<'a> Sorted<'a> {
         let of = |kind| Items { kind, list: self.by_kind.get(&kind).map_or(&[][..], Vec::as_slice), ticker };
         let mut left = Left::default();
         facts.nodes = left.count(of(Kind::Node).read(findings, |node: &mut Node, f| nodes::read(node, settings, f)));
-        facts.pods = left.count(of(Kind::Pod).read(findings, |pod: &mut Pod, f| pods::read(pod, settings, f)));
+        facts.pods = left.count(of(Kind::Pod).read(findings, |pod: &mut Pod, f| pods::read(pod, settings, f).map(Arc::new)));
         let queues = of(Kind::Queue).read(findings, |queue, f| queues::read(queue, settings, f));
         facts.queues = left.count(queues).into_iter().flatten().collect();
         let gangs = of(Kind::PodGroup).read(findings, |group, f| gangs::read(group, settings, f));

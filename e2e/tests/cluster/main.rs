@@ -23,6 +23,8 @@ mod scale_load;
 mod scheduler;
 mod scheduler_beside;
 mod support;
+mod write_budget;
+mod writes;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -63,6 +65,7 @@ const TESTS: &[(&str, Test)] = &[
     ("budgets::are_kept_in_the_choice", budgets::are_kept_in_the_choice),
     ("endpoints::ask_for_a_token", endpoints::ask_for_a_token),
     ("endpoints::give_a_snapshot", endpoints::give_a_snapshot),
+    ("write_budget::of_a_plain_pod", write_budget::of_a_plain_pod),
     ("queue_status::sums_reach_the_top", queue_status::sums_reach_the_top),
 ];
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::scale_load::{Figures, Load, Usage, check_places, setting};
 use crate::scheduler::Muster;
 use crate::support::{Shared, apply_crds, node};
+use crate::writes::Writes;
 
 /// Pods of one Job, or of one pod group.
 const TOGETHER: usize = 100;
@@ -51,7 +52,8 @@ fn job(name: &str, pods: usize) -> Value {
             "spec": pod_spec(1)}}})
 }
 
-fn pod(name: &str, group: Option<&str>, gpus: usize) -> Value {
+/// A pod for the default queue; in a pod group, if one is named.
+pub(crate) fn pod(name: &str, group: Option<&str>, gpus: usize) -> Value {
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": "default", "labels": {"kai.scheduler/queue": "default-queue"}},
         "spec": pod_spec(gpus)});
@@ -122,6 +124,7 @@ pub(crate) fn pods_while_running(shared: &Shared) -> Result<()> {
 fn while_running(shared: &Shared, mut figures: Figures, objects: Vec<Value>, pods: usize) -> Result<()> {
     let (cluster, load) = cluster(shared, setting("MUSTER_E2E_NODES", 500)?)?;
     let muster = Muster::start(&cluster, "muster", &[])?;
+    let written = Writes::until_now(&cluster)?;
     let (began, before) = (Instant::now(), Usage::now(everything(&cluster, &muster))?);
     load.create("submitting", objects)?;
     let submitted = began.elapsed();
@@ -132,6 +135,9 @@ fn while_running(shared: &Shared, mut figures: Figures, objects: Vec<Value>, pod
     figures.add("all bound after", (last - began).as_secs_f64(), "s");
     figures.add_processors(&before, &after);
     add_times(&mut figures, &muster)?;
+    for (of, count) in Writes::until_now(&cluster)?.since(&written) {
+        figures.add(format!("writes: {of}"), f64::from(u32::try_from(count)?), "");
+    }
     let placed = load.pods()?;
     ensure!(placed.len() == pods, "{} pods", placed.len());
     check_places(&placed, GPUS)?;
