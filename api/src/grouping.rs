@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::crds::podgroup::{PodGroup, PodGroupSpec, Preemptibility, TopologyConstraint};
 use crate::duration;
+use crate::sharing;
 
 /// Names the group of a pod, in the pod's namespace.
 pub const POD_GROUP: &str = "pod-group-name";
@@ -249,11 +250,13 @@ impl Owner {
     }
 }
 
-/// A bare pod hands its labels and annotations down like any owner, without those that grouping itself puts there.
+/// A bare pod hands its labels and annotations down like any owner, without those that grouping and binding put there.
 fn own_metadata(pod: &Pod) -> ObjectMeta {
     let mut metadata = pod.meta().clone();
     if let Some(annotations) = &mut metadata.annotations {
         annotations.remove(POD_GROUP);
+        // Whoever binds the pod writes that: handed down it would cost a write on the group for each pod that is bound.
+        annotations.remove(sharing::RECEIVED_TYPE);
     }
     if let Some(labels) = &mut metadata.labels {
         labels.remove(SUBGROUP);

@@ -102,6 +102,7 @@ pub struct Orders {
     pub marks: BTreeMap<ObjectName, Marks>,
     /// Gangs that got pods placed, by action.
     pub placed_by: BTreeMap<&'static str, u64>,
+    placed: HashSet<(&'static str, GangIdx)>,
 }
 
 /// Makes orders. `new_group` names a GPU that is to be shared from now on; `is_stale` is told by the scheduler.
@@ -149,6 +150,9 @@ pub fn orders(
         }
     }
     orders.mark_stale(loaded, is_stale);
+    for (action, _) in &orders.placed {
+        *orders.placed_by.entry(*action).or_default() += 1;
+    }
     orders
 }
 
@@ -182,11 +186,11 @@ impl Orders {
         let names = &loaded.names;
         if let Some(gang) = loaded.snapshot.pods[decision.pod].gang {
             let before = loaded.snapshot.gangs[gang].pods.iter().any(|pod| is_active(loaded.snapshot.pods[pod].status));
-            let mark = self.marks.entry(names.gangs[gang].clone()).or_default();
-            if !mark.starts {
-                *self.placed_by.entry(decision.action.name()).or_default() += 1;
+            self.placed.insert((decision.action.name(), gang));
+            // One that runs already has nothing to be marked with: an empty mark would be a write for nothing.
+            if !before {
+                self.marks.entry(names.gangs[gang].clone()).or_default().starts = true;
             }
-            mark.starts |= !before;
         }
         self.binds.push(Bind {
             pod: names.pods[decision.pod].clone(),

@@ -29,11 +29,12 @@ const OF_EACH: [(&str, u64, u64); 7] = [
     // When it began to run.
     ("PATCH podgroups", 1, 1),
     // What it asks for, then what it has; in one if it was quick.
-    ("PATCH podgroups/status", 1, 2),
-    ("POST events", 1, 1),
+    ("PATCH podgroups/status", 1, 3),
+    ("POST events", 1, 2),
 ];
-/// Written for all pods together, about once a moment while something changes.
-const OF_ALL: [&str; 2] = ["PATCH queues/status", "PATCH nodes"];
+/// Written for all pods together, about once a moment while something changes; and what a slow machine makes necessary: a pod that
+/// is in no group for some seconds is told so.
+const OF_ALL: [&str; 3] = ["PATCH queues/status", "POST selfsubjectreviews", "PATCH pods/status"];
 
 /// All roles; pods that come by themselves.
 pub(crate) fn of_a_plain_pod(shared: &Shared) -> Result<()> {
