@@ -1,4 +1,4 @@
-//! How fast, and at what cost, on a cluster of some size. What has to hold is asserted (everything bound, nothing over-committed);
+//! How fast, and at what cost, on a cluster of some size. What must hold is asserted (all bound, nothing over-committed);
 //! times and bytes are figures, for `cargo xtask live-bench` and docs/perf/README.md, "Live".
 
 use std::time::{Duration, Instant};

@@ -32,7 +32,7 @@ const OF_EACH: [(&str, u64, u64); 7] = [
     ("PATCH podgroups/status", 1, 3),
     ("POST events", 1, 2),
 ];
-/// Written for all pods together, about once a moment while something changes; and what a slow machine makes necessary: a pod that
+/// Written for all pods together, about once a moment while something changes; and on a slow machine: a pod that
 /// is in no group for some seconds is told so.
 const OF_ALL: [&str; 3] = ["PATCH queues/status", "POST selfsubjectreviews", "PATCH pods/status"];
 
