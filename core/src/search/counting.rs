@@ -468,7 +468,6 @@ impl Freed {
     /// One more pod could go: so many more pods of the class fit on its node, where `copies` fit if nobody goes.
     fn add(&mut self, tables: &Tables, class: ClassIdx, copies: &[i64], victim: Alone) -> i64 {
         let (node, at) = (victim.node, victim.node.at());
-        let is_shared = |class: ClassIdx| matches!(tables.classes.kind[class], Kind::Shared { .. });
         let needs = tables.classes.needs(class);
         let width = needs.len() + 1;
         if self.amounts.len() < tables.nodes.len() * width {
@@ -481,20 +480,25 @@ impl Freed {
             self.copies[at] = copies[at];
         }
         let freed = |dim: Dim| {
-            let cards = if dim == GPU && is_shared(victim.class) { i64::from(u8::MAX) } else { 0 };
-            tables.classes.need(victim.class, dim) + cards
+            let in_parts = matches!(tables.classes.kind[victim.class], Kind::Shared { .. });
+            tables.classes.need(victim.class, dim) + if dim == GPU && in_parts { i64::from(u8::MAX) } else { 0 }
         };
         for (amount, need) in amounts.iter_mut().zip(needs) {
             *amount += freed(need.dim);
         }
         let there = |dim: Dim, freed: i64| (tables.nodes.soon[dim.at()][node] + freed).max(0);
-        // How many parts fit is not looked at: a card that is freed is enough for this bound.
-        let in_parts = is_shared(class) && {
+        let by_needs = needs.iter().zip(&*amounts).map(|(need, &freed)| there(need.dim, freed) / need.amount).min();
+        let mut now = by_needs.unwrap_or(0);
+        if let Kind::Shared { devices } = tables.classes.kind[class] {
             amounts[needs.len()] += freed(GPU);
-            there(GPU, amounts[needs.len()]) == 0
-        };
-        let by_needs = || needs.iter().zip(&*amounts).map(|(need, &freed)| there(need.dim, freed) / need.amount).min();
-        let now = if in_parts { copies[at] } else { by_needs().unwrap_or(0) };
+            let whole = tables.nodes.soon[GPU.at()][node];
+            let soon = whole + amounts[needs.len()];
+            // How many parts would fit is not looked at: a card that is freed is enough for this bound, and a node that held more
+            // than it has takes parts once it does no longer.
+            if soon < 0 || soon == 0 && whole == 0 {
+                now = now.min(parts(tables, class, devices, node));
+            }
+        }
         now - std::mem::replace(&mut self.copies[at], now)
     }
 
@@ -558,11 +562,18 @@ pub(super) fn copies(tables: &Tables, class: ClassIdx, node: NodeIdx, offered: O
         }
         most = most.min(there / need.amount);
     }
-    let Kind::Shared { devices } = tables.classes.kind[class] else { return most };
+    match tables.classes.kind[class] {
+        Kind::Shared { devices } => most.min(parts(tables, class, devices, node)),
+        _ => most,
+    }
+}
+
+/// How many pods that take parts of so many cards each could have them on a node.
+fn parts(tables: &Tables, class: ClassIdx, devices: u32, node: NodeIdx) -> i64 {
     let card = tables.nodes.card_mib[node];
     let whole = tables.nodes.soon[GPU.at()][node];
     let Some(mib) = tables.classes.mib_on(class, card).filter(|&mib| mib <= card && whole >= 0) else { return 0 };
     let parts = |free: i64| if free < 0 { 0 } else { free.checked_div(mib).unwrap_or(i64::from(u32::MAX)) };
     let shared: i64 = tables.gpus.on(node).map(|group| parts(tables.gpus.room_soon(group, card))).sum();
-    most.min((shared + whole * parts(card)) / i64::from(devices))
+    (shared + whole * parts(card)) / i64::from(devices)
 }
