@@ -1,5 +1,7 @@
 //! What can be known without trying: how many pods of each class of a gang could be placed, node by node.
 
+use std::ops::ControlFlow;
+
 use muster_kernels::{fit, mask, scan};
 
 use crate::actions::Plan;
@@ -39,6 +41,8 @@ struct Need {
 struct Promise {
     victims: Victims,
     most: i64,
+    /// False: so many were enough for who asked, and who else could go was not looked at. Then more may fit.
+    saw_all: bool,
     /// How long the log was when it was worked out; [`usize::MAX`]: it does not hold any more.
     log: usize,
 }
@@ -75,8 +79,7 @@ pub struct Places {
     /// The classes of this asker, as positions in `known`, and how many pods of each it has.
     asked: Vec<(usize, i64)>,
     oldest: usize,
-    /// What could be freed, resource by resource, each indexed by node.
-    freed: Vec<i64>,
+    freed: Freed,
     /// What units are counted to free that are not told to leave yet.
     offered: Offered,
     /// Queues of the asker that would exceed a limit with what they hold now.
@@ -300,13 +303,13 @@ impl Places {
     }
 
     /// Whether everything that may ever be freed would be too little: then how many pods are asked for, and how many would fit.
-    /// `freed` is called with a way to add one pod that could go. Exact for the relaxation in which every victim goes, each class
-    /// has the cluster to itself, and a part of a card frees all of it.
+    /// `everybody` is called with a way to add one pod that could go. Exact for the relaxation in which every victim goes, each
+    /// class has the cluster to itself, and a part of a card frees all of it.
     pub(crate) fn too_little(
         &mut self,
         plan: &Plan<'_>,
         victims: &Victims,
-        freed: impl Fn(&mut dyn FnMut(Alone)),
+        everybody: impl Fn(&mut dyn FnMut(Alone) -> ControlFlow<()>),
     ) -> Option<(u32, u32)> {
         for &(at, pods) in &self.asked {
             let need = &mut self.known[at];
@@ -315,10 +318,11 @@ impl Places {
             }
             let known = need.promises.iter().position(|promise| promise.victims == *victims);
             let most = match known.map(|at| &need.promises[at]) {
-                Some(promise) if promise.log != usize::MAX => promise.most,
+                Some(promise) if promise.log != usize::MAX && (promise.saw_all || promise.most >= pods) => promise.most,
                 _ => {
-                    let most = need.most(plan, &mut self.freed, &freed);
-                    need.promise(known, victims, most, plan.statement.ops().len());
+                    let (most, saw_all) = need.most(plan, pods, &mut self.freed, &everybody);
+                    let promise = need.promise_for(known, victims);
+                    (promise.most, promise.saw_all, promise.log) = (most, saw_all, plan.statement.ops().len());
                     most
                 }
             };
@@ -414,48 +418,96 @@ impl Need {
         copies(tables, self.class, node, Some(offered))
     }
 
-    /// Keeps a promise, in place of one that it had for the same victims.
-    fn promise(&mut self, known: Option<usize>, victims: &Victims, most: i64, log: usize) {
+    /// Where a promise for these victims goes, in place of one that there was for the same victims.
+    fn promise_for(&mut self, known: Option<usize>, victims: &Victims) -> &mut Promise {
         let at = known.unwrap_or_else(|| {
             if self.promises.len() < PROMISES_KEPT {
-                self.promises.push(Promise { victims: victims.clone(), most, log });
+                self.promises.push(Promise { victims: victims.clone(), most: 0, saw_all: false, log: usize::MAX });
                 return self.promises.len() - 1;
             }
             self.oldest = (self.oldest + 1) % PROMISES_KEPT;
             self.promises[self.oldest].victims.clone_from(victims);
             self.oldest
         });
-        (self.promises[at].most, self.promises[at].log) = (most, log);
+        &mut self.promises[at]
     }
 
-    /// How many pods would fit if everybody went.
-    fn most(&self, plan: &Plan<'_>, freed: &mut Vec<i64>, everybody: &impl Fn(&mut dyn FnMut(Alone))) -> i64 {
-        let tables = &*plan.tables;
-        let nodes = tables.nodes.len();
-        let mask_of = plan.search.feasible.mask(self.class);
-        let needs = tables.classes.needs(self.class);
-        let shared = matches!(tables.classes.kind[self.class], Kind::Shared { .. });
-        let dims = needs.iter().map(|n| n.dim).chain(shared.then_some(GPU));
-        freed.clear();
-        freed.resize(nodes * (needs.len() + usize::from(shared)), 0);
-        everybody(&mut |Alone { node, class, .. }| {
-            let parts = matches!(tables.classes.kind[class], Kind::Shared { .. });
-            for (row, dim) in dims.clone().enumerate() {
-                let whole = tables.classes.need(class, dim);
-                let cards = if dim == GPU && parts { i64::from(u8::MAX) } else { 0 };
-                freed[row * nodes + node.at()] += whole + cards;
+    /// How many pods would fit if everybody went, and whether everybody was looked at: as many as are asked for are enough.
+    fn most(
+        &self,
+        plan: &Plan<'_>,
+        asked: i64,
+        freed: &mut Freed,
+        everybody: &impl Fn(&mut dyn FnMut(Alone) -> ControlFlow<()>),
+    ) -> (i64, bool) {
+        let can_take = plan.search.feasible.mask(self.class);
+        let mut most = self.sum;
+        everybody(&mut |victim| {
+            if mask::get(can_take, victim.node.at()) {
+                most += freed.add(plan.tables, self.class, &self.copies, victim);
             }
+            if most >= asked { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        let most = |node: usize| {
-            let of = |row: usize, dim: Dim, amount: i64| {
-                let there = tables.nodes.soon[dim.at()][NodeIdx::new(node)] + freed[row * nodes + node];
-                there.max(0) / amount
-            };
-            let by_needs = needs.iter().enumerate().map(|(row, n)| of(row, n.dim, n.amount)).min().unwrap_or(0);
-            // How many parts fit is not looked at: a card that is freed is enough for this bound.
-            if shared && of(needs.len(), GPU, 1) == 0 { self.copies[node] } else { by_needs }
+        freed.clear(plan.tables, self.class);
+        (most, most < asked)
+    }
+}
+
+/// What victims free on each node, as far as pods of one class need it.
+#[derive(Clone, Debug, Default)]
+struct Freed {
+    /// For each node what is freed of each of the class's needs, in their order, and then of cards if it shares them. Nothing but
+    /// zeros between two counts.
+    amounts: Vec<i64>,
+    /// How many pods fit on the nodes of `touched` with that; indexed by node.
+    copies: Vec<i64>,
+    touched: Vec<NodeIdx>,
+}
+
+impl Freed {
+    /// One more pod could go: so many more pods of the class fit on its node, where `copies` fit if nobody goes.
+    fn add(&mut self, tables: &Tables, class: ClassIdx, copies: &[i64], victim: Alone) -> i64 {
+        let (node, at) = (victim.node, victim.node.at());
+        let needs = tables.classes.needs(class);
+        let width = needs.len() + 1;
+        if self.amounts.len() < tables.nodes.len() * width {
+            self.amounts.resize(tables.nodes.len() * width, 0);
+            self.copies.resize(tables.nodes.len(), 0);
+        }
+        let amounts = &mut self.amounts[at * width..][..width];
+        if amounts.iter().all(|&amount| amount == 0) {
+            self.touched.push(node);
+            self.copies[at] = copies[at];
+        }
+        let freed = |dim: Dim| {
+            let in_parts = matches!(tables.classes.kind[victim.class], Kind::Shared { .. });
+            tables.classes.need(victim.class, dim) + if dim == GPU && in_parts { i64::from(u8::MAX) } else { 0 }
         };
-        mask::ones(mask_of).map(most).sum()
+        for (amount, need) in amounts.iter_mut().zip(needs) {
+            *amount += freed(need.dim);
+        }
+        let there = |dim: Dim, freed: i64| (tables.nodes.soon[dim.at()][node] + freed).max(0);
+        let by_needs = needs.iter().zip(&*amounts).map(|(need, &freed)| there(need.dim, freed) / need.amount).min();
+        let mut now = by_needs.unwrap_or(0);
+        if let Kind::Shared { devices } = tables.classes.kind[class] {
+            amounts[needs.len()] += freed(GPU);
+            let whole = tables.nodes.soon[GPU.at()][node];
+            let soon = whole + amounts[needs.len()];
+            // How many parts would fit is not looked at: a card that is freed is enough for this bound, and a node that held more
+            // than it has takes parts once it does no longer.
+            if soon < 0 || soon == 0 && whole == 0 {
+                now = now.min(parts(tables, class, devices, node));
+            }
+        }
+        now - std::mem::replace(&mut self.copies[at], now)
+    }
+
+    /// Nobody goes, after pods of a class were counted.
+    fn clear(&mut self, tables: &Tables, class: ClassIdx) {
+        let width = tables.classes.needs(class).len() + 1;
+        for node in self.touched.drain(..) {
+            self.amounts[node.at() * width..][..width].fill(0);
+        }
     }
 }
 
@@ -510,11 +562,18 @@ pub(super) fn copies(tables: &Tables, class: ClassIdx, node: NodeIdx, offered: O
         }
         most = most.min(there / need.amount);
     }
-    let Kind::Shared { devices } = tables.classes.kind[class] else { return most };
+    match tables.classes.kind[class] {
+        Kind::Shared { devices } => most.min(parts(tables, class, devices, node)),
+        _ => most,
+    }
+}
+
+/// How many pods that take parts of so many cards each could have them on a node.
+fn parts(tables: &Tables, class: ClassIdx, devices: u32, node: NodeIdx) -> i64 {
     let card = tables.nodes.card_mib[node];
     let whole = tables.nodes.soon[GPU.at()][node];
     let Some(mib) = tables.classes.mib_on(class, card).filter(|&mib| mib <= card && whole >= 0) else { return 0 };
     let parts = |free: i64| if free < 0 { 0 } else { free.checked_div(mib).unwrap_or(i64::from(u32::MAX)) };
     let shared: i64 = tables.gpus.on(node).map(|group| parts(tables.gpus.room_soon(group, card))).sum();
-    most.min((shared + whole * parts(card)) / i64::from(devices))
+    (shared + whole * parts(card)) / i64::from(devices)
 }

@@ -4,6 +4,7 @@
 //! changed since is looked up in the tables and put in a small list beside.
 
 use std::cmp::Reverse;
+use std::ops::ControlFlow;
 
 use crate::config::{Action, Config};
 use crate::index::{ClassIdx, Col, GangIdx, NodeIdx, PodIdx};
@@ -129,30 +130,32 @@ impl Leaf {
         self.listed[self.from..].iter().map(|row| (row.turn.2, Some(row).filter(|row| !has_changed[row.turn.2])))
     }
 
-    /// Every pod that could go, or was told to in this turn and stood there before; of gangs below a priority.
+    /// Every pod that could go, or was told to in this turn and stood there before; of gangs below a priority. Until `visit` has
+    /// seen enough.
     pub(super) fn pods(
         &self,
         tables: &Tables,
         below: Option<i32>,
         has_changed: &Col<GangIdx, bool>,
-        visit: &mut dyn FnMut(Alone),
-    ) {
+        visit: &mut dyn FnMut(Alone) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         for row in &self.listed[self.from..] {
             let (Reverse(_), _, gang) = row.turn;
             if below.is_some_and(|below| tables.gangs.priority[gang] >= below) {
                 continue;
             }
             if let Some(alone) = row.alone.filter(|_| !has_changed[gang]) {
-                visit(alone);
+                visit(alone)?;
                 continue;
             }
             for pod in tables.gangs.pods[gang].iter() {
                 let home = tables.pods.evicted_from[pod].map(|home| home.node);
                 if let Some(node) = home.or_else(|| can_go(tables, pod).then_some(tables.pods.node[pod])).flatten() {
-                    visit(Alone { pod, node, class: tables.pods.class[pod] });
+                    visit(Alone { pod, node, class: tables.pods.class[pod] })?;
                 }
             }
         }
+        ControlFlow::Continue(())
     }
 
     /// What the gang holds that goes first, passing over those that cannot be victims of this asker.

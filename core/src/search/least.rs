@@ -6,6 +6,7 @@
 //! What each node offers is kept from asker to asker, and looked at again where something changed.
 
 use std::cmp::Reverse;
+use std::ops::ControlFlow;
 
 use crate::actions::Plan;
 use crate::index::{ClassIdx, Col, GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
@@ -161,7 +162,7 @@ impl Least {
             let at = self.position(class, victims);
             self.asked.push((at, pods));
             let mut offers = std::mem::take(&mut self.kept[at]);
-            let victims = |visit: &mut dyn FnMut(Alone)| stream.every_victim(plan, visit);
+            let victims = |visit: &mut dyn FnMut(Alone) -> ControlFlow<()>| stream.every_victim(plan, visit);
             offers.refresh(plan, self, victims);
             debug_assert!(self.says_the_same(plan, &offers), "what is kept equals what is counted anew");
             self.kept[at] = offers;
@@ -258,7 +259,7 @@ impl Default for Offers {
 
 impl Offers {
     /// Counts anew what changed, or everything if too much did.
-    fn refresh(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut dyn FnMut(Alone))) {
+    fn refresh(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut dyn FnMut(Alone) -> ControlFlow<()>)) {
         match plan.tables.nodes.changes_since(self.seen) {
             Some(changes) => {
                 for &node in changes {
@@ -273,7 +274,7 @@ impl Offers {
     }
 
     /// Counts all nodes anew: what is free, and then what victims free.
-    fn fill(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut dyn FnMut(Alone))) {
+    fn fill(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut dyn FnMut(Alone) -> ControlFlow<()>)) {
         let tables = &*plan.tables;
         self.clear(plan);
         let each = tables.classes.need(self.class, GPU);
@@ -291,6 +292,7 @@ impl Offers {
                 let at = u32::try_from(gathered.len()).expect("pods are counted in u32");
                 gathered.push((gpus, std::mem::replace(&mut first[victim.node], at)));
             }
+            ControlFlow::Continue(())
         });
         for node in least.first_gathered.indices() {
             let mut at = least.first_gathered[node];

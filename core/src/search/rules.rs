@@ -302,6 +302,10 @@ pub(crate) fn allow(plan: &Plan<'_>, asker: &Asker, ledger: &mut Ledger, units: 
 fn reclaim_is_fair(plan: &Plan<'_>, asker: &Asker, ledger: &mut Ledger, units: &[Unit], pods: &[PodIdx]) -> bool {
     let tables = &*plan.tables;
     ledger.rewind();
+    // It was let in with what it asks for first.
+    if !(ledger.left[asker.queue] + asker.asks).fits(tables.queues.fair_share[asker.queue]) {
+        return false;
+    }
     for unit in units {
         if !take(plan, asker, ledger, unit, pods, |pod| is_lost(plan, pod)) {
             return false;

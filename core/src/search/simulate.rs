@@ -38,6 +38,8 @@ pub struct Simulation {
     players: Col<QueueIdx, u32>,
     gangs: Vec<GangIdx>,
     plays: Col<GangIdx, bool>,
+    /// What the asker takes: not what it asks for first if others of its members found places instead.
+    pub(super) taken: Amounts,
 }
 
 impl Simulation {
@@ -96,9 +98,15 @@ impl Simulation {
                 for above in plan.tables.queues.ancestors(queue) {
                     self.players[above] -= 1;
                 }
+                let mark = plan.statement.mark(plan.tables);
                 let placed = place(plan, asker, gang);
-                if gang == asker.gang && !placed {
-                    return false;
+                if gang == asker.gang {
+                    if !placed {
+                        return false;
+                    }
+                    let tables = &*plan.tables;
+                    let charge = |pod| tables.classes.charge_at(tables.pods.class[pod], tables.nodes.smallest_card);
+                    self.taken = plan.statement.since(mark).iter().fold(Amounts::ZERO, |sum, op| sum + charge(op.pod));
                 }
             }
             for above in plan.tables.queues.ancestors(queue) {

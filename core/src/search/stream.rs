@@ -5,6 +5,7 @@
 //! unit that its own rule protects is passed over, never a reason to stop.
 
 use std::cmp::Ordering;
+use std::ops::ControlFlow;
 
 use crate::actions::Plan;
 use crate::config::{Action, Config};
@@ -229,16 +230,15 @@ impl Stream {
 
     /// Whether everybody who may go together would free too little; if so, nobody has to be tried.
     pub(crate) fn too_little(&self, plan: &Plan<'_>, places: &mut Places) -> Option<Unhelped> {
-        let everybody = |add: &mut dyn FnMut(Alone)| self.every_victim(plan, add);
+        let everybody = |add: &mut dyn FnMut(Alone) -> ControlFlow<()>| self.every_victim(plan, add);
         let (pods, most) = places.too_little(plan, &self.victims, everybody)?;
         Some(Unhelped::TooLittle { pods, most })
     }
 
-    /// Every pod that could go for the asker, or was told to in this turn.
-    pub(crate) fn every_victim(&self, plan: &Plan<'_>, visit: &mut dyn FnMut(Alone)) {
-        for &leaf in &self.victims.leaves {
-            self.leaves[leaf].pods(plan.tables, self.victims.below, &self.has_changed, visit);
-        }
+    /// Every pod that could go for the asker, or was told to in this turn; until `visit` has seen enough.
+    pub(crate) fn every_victim(&self, plan: &Plan<'_>, visit: &mut dyn FnMut(Alone) -> ControlFlow<()>) {
+        let mut leaves = self.victims.leaves.iter();
+        let _ = leaves.try_for_each(|&leaf| self.leaves[leaf].pods(plan.tables, self.victims.below, &self.has_changed, visit));
     }
 
     /// The first unit of every gang that could go, in no order that matters. Their pods are appended to `pods`.
