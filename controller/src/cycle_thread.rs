@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -38,8 +38,8 @@ pub struct Last {
     pub outcome: Outcome,
 }
 
-/// Where the last cycle is to be found.
-pub type LastCycle = Arc<Mutex<Option<Arc<Last>>>>;
+/// Where the last cycle is to be found; not while the next one runs, since both need much memory.
+pub type LastCycle = Arc<watch::Sender<Option<Arc<Last>>>>;
 
 /// A shard at work.
 pub struct Cycles {
@@ -140,7 +140,8 @@ impl Cycles {
             return true;
         }
         let (began, now) = (Instant::now(), Timestamp::now());
-        let mut loaded = match self.feed.load_with(now, &self.committer.ledger) {
+        let room_made = self.feed.fit().map(|()| self.last.send_replace(None));
+        let mut loaded = match room_made.and_then(|_| self.feed.load_with(now, &self.committer.ledger)) {
             Ok(loaded) => loaded,
             Err(no_data) => {
                 self.committer.metrics.scheduler.no_data.inc();
@@ -164,6 +165,8 @@ impl Cycles {
         let net = scheduler.net(&loaded.snapshot.config).clone();
         let new_group = || uuid::Uuid::new_v4().to_string();
         let orders = orders(&loaded, (&outcome, &net), new_group, |gang| scheduler.is_stale(gang));
+        // Its tables are as large as the rows.
+        drop(scheduler);
         self.count(&orders, now);
         minute.count(decided, orders.leaves.len());
         let last = Arc::new(Last { loaded, outcome });
@@ -179,7 +182,7 @@ impl Cycles {
             self.carry_out(orders, handle, now);
             self.tell(&last, handle)
         };
-        *lock(&self.last) = Some(Arc::clone(&last));
+        self.last.send_replace(Some(Arc::clone(&last)));
         let metrics = &self.committer.metrics.scheduler;
         metrics.shares(&last.loaded, &last.outcome);
         metrics.cycle(opened, &watch.actions, decided.elapsed(), began.elapsed());

@@ -192,8 +192,8 @@ async fn show(state: &State, path: &str, query: &str) -> Answer {
         Ok(shard) => shard,
         Err(why) => return text(StatusCode::NOT_FOUND, format!("{why}\n")),
     };
-    match path {
-        "/get-snapshot" => match inspect::snapshot(&state.client, &shard).await {
+    if path == "/get-snapshot" {
+        return match inspect::snapshot(&state.client, &shard).await {
             Ok(zip) => {
                 let mut answer = bytes("application/zip", zip);
                 let name = HeaderValue::from_static("attachment; filename=snapshot.zip");
@@ -201,18 +201,19 @@ async fn show(state: &State, path: &str, query: &str) -> Answer {
                 answer
             }
             Err(error) => text(StatusCode::BAD_GATEWAY, format!("{error:#}\n")),
-        },
-        "/get-job-order" => inspect::job_order(&shard).map_or_else(no_cycle, json),
-        _ => match inspect::explain(&shard, parameter("podgroup").as_deref(), parameter("pod").as_deref()) {
-            Some(Ok(found)) => json(found),
-            Some(Err(why)) => text(StatusCode::NOT_FOUND, format!("{why}\n")),
-            None => no_cycle(),
-        },
+        };
     }
-}
-
-fn no_cycle() -> Answer {
-    text(StatusCode::SERVICE_UNAVAILABLE, "no cycle has run here yet\n".to_owned())
+    let Some(last) = inspect::last(&shard).await else {
+        let why = "no cycle has ended here within some seconds: /readyz and the log say what is missing\n";
+        return text(StatusCode::SERVICE_UNAVAILABLE, why.to_owned());
+    };
+    if path == "/get-job-order" {
+        return json(inspect::job_order(&last));
+    }
+    match inspect::explain(&last, &shard.shard.name, parameter("podgroup").as_deref(), parameter("pod").as_deref()) {
+        Ok(found) => json(found),
+        Err(why) => text(StatusCode::NOT_FOUND, format!("{why}\n")),
+    }
 }
 
 /// Whether whoever asks may see what others own: on loopback everybody.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{Cursor, Write as _};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use jiff::Timestamp;
@@ -18,7 +19,6 @@ use serde_json::{Value, json};
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
-use crate::commit::lock;
 use crate::cycle_thread::Last;
 use crate::scheduler::{Running, RunningShard};
 
@@ -41,15 +41,21 @@ pub fn choose(running: &Running, name: Option<&str>) -> Result<RunningShard, Str
     }
 }
 
-fn last(shard: &RunningShard) -> Option<Arc<Last>> {
-    lock(&shard.last).clone()
+/// So long whoever asks waits for a cycle to end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The last cycle, if need be once the one that runs has ended. `None`: no cycle has ended for some time.
+pub async fn last(shard: &RunningShard) -> Option<Arc<Last>> {
+    let mut last = shard.last.subscribe();
+    let found = tokio::time::timeout(PATIENCE, last.wait_for(Option::is_some)).await;
+    found.ok()?.ok()?.clone()
 }
 
-/// Why a pod group (`namespace/name`), or a pod's, waits, or what was decided about it; without either, all that wait. `None`:
-/// no cycle has run yet.
-#[must_use]
-pub fn explain(shard: &RunningShard, group: Option<&str>, pod: Option<&str>) -> Option<Result<Value, String>> {
-    let last = last(shard)?;
+/// Why a pod group (`namespace/name`), or a pod's, waits, or what was decided about it; without either, all that wait.
+///
+/// # Errors
+/// If there is none of that name.
+pub fn explain(last: &Last, shard: &str, group: Option<&str>, pod: Option<&str>) -> Result<Value, String> {
     let names = &last.loaded.names;
     let of_pod = pod.and_then(|pod| {
         let found = names.pods.indices().find(|&p| is_named(&names.pods[p], pod))?;
@@ -60,18 +66,18 @@ pub fn explain(shard: &RunningShard, group: Option<&str>, pod: Option<&str>) -> 
         (None, None) => None,
         (Some(name), _) => match of_group {
             Some(gang) => Some(gang),
-            None => return Some(Err(format!("pod group {name} is not known in this shard; write namespace/name"))),
+            None => return Err(format!("pod group {name} is not known in this shard; write namespace/name")),
         },
         (None, Some(name)) => match of_pod {
             Some(gang) => Some(gang),
-            None => return Some(Err(format!("pod {name} is in no pod group of this shard; write namespace/name"))),
+            None => return Err(format!("pod {name} is in no pod group of this shard; write namespace/name")),
         },
     };
     let gangs = match chosen {
-        Some(gang) => vec![one(&last, gang)],
-        None => last.outcome.pending.iter().map(|pending| one(&last, pending.gang)).collect(),
+        Some(gang) => vec![one(last, gang)],
+        None => last.outcome.pending.iter().map(|pending| one(last, pending.gang)).collect(),
     };
-    Some(Ok(json!({"shard": shard.shard.name, "time": last.loaded.now.to_string(), "podGroups": gangs})))
+    Ok(json!({"shard": shard, "time": last.loaded.now.to_string(), "podGroups": gangs}))
 }
 
 fn is_named(name: &ObjectName, text: &str) -> bool {
@@ -112,8 +118,7 @@ fn one(last: &Last, gang: GangIdx) -> Value {
 
 /// Pending gangs that can form, by priority then age, as KAI's `/get-job-order`.
 #[must_use]
-pub fn job_order(shard: &RunningShard) -> Option<Value> {
-    let last = last(shard)?;
+pub fn job_order(last: &Last) -> Value {
     let (rows, names) = (&last.loaded.snapshot, &last.loaded.names);
     let mut gangs: Vec<GangIdx> = last.outcome.pending.iter().map(|pending| pending.gang).collect();
     gangs.sort_by_key(|&gang| (-i64::from(rows.gangs[gang].priority), gang.at()));
@@ -122,7 +127,7 @@ pub fn job_order(shard: &RunningShard) -> Option<Value> {
     for &gang in &gangs {
         queues.entry(names.gang_queues[gang].as_str()).or_default().push(entry(gang));
     }
-    Some(json!({"global_order": gangs.iter().map(|&gang| entry(gang)).collect::<Vec<_>>(), "queue_order": queues}))
+    json!({"global_order": gangs.iter().map(|&gang| entry(gang)).collect::<Vec<_>>(), "queue_order": queues})
 }
 
 /// Lists of the layout (wire-contract.md §10.2): name, group, version, plural, whether the shard's label selects.
