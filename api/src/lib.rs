@@ -25,6 +25,7 @@ pub mod grouping;
 pub mod live;
 pub mod manifests;
 pub mod names;
+pub mod once;
 pub mod problem;
 pub mod quantity;
 pub mod read;

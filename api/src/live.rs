@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use ahash::{AHashMap, AHashSet};
+use ahash::AHashMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -23,6 +23,7 @@ use crate::crds::shard::SchedulingShardSpec;
 use crate::gangs::GangFacts;
 use crate::names::ObjectName;
 use crate::nodes::NodeRead;
+use crate::once::Once;
 use crate::pods::{BindFacts, Phase, PodFacts, Wish};
 use crate::problem::{Failure, Findings, Problem, Problems};
 use crate::queues::QueueFacts;
@@ -171,29 +172,6 @@ impl<F: Clone + PartialEq> Table<F> {
     }
 }
 
-/// What pods ask for, each different wish once.
-#[derive(Debug, Default)]
-struct Wishes {
-    all: AHashSet<Arc<Wish>>,
-    /// With this many, those that nobody has any more are forgotten.
-    most: usize,
-}
-
-impl Wishes {
-    /// The one that is kept in place of all that are equal.
-    fn once(&mut self, wish: Arc<Wish>) -> Arc<Wish> {
-        if let Some(known) = self.all.get(&wish) {
-            return Arc::clone(known);
-        }
-        if self.all.len() >= self.most {
-            self.all.retain(|wish| Arc::strong_count(wish) > 1);
-            self.most = 2 * self.all.len() + 64;
-        }
-        self.all.insert(Arc::clone(&wish));
-        wish
-    }
-}
-
 /// A BindRequest.
 #[derive(Clone, PartialEq, Debug)]
 struct LiveBind {
@@ -207,7 +185,8 @@ struct LiveBind {
 pub struct Live {
     settings: Settings,
     pods: Table<Arc<PodFacts>>,
-    wishes: Wishes,
+    /// What pods ask for.
+    wishes: Once<Wish>,
     nodes: Table<NodeRead>,
     priorities: Table<PriorityFacts>,
     queues: Table<Option<QueueFacts>>,
@@ -264,7 +243,7 @@ impl Live {
                 let (name, wishes) = (name_of(&pod.metadata), &mut self.wishes);
                 let read = |f: &mut Findings| {
                     let mut facts = pods::read(&mut pod, settings, f)?;
-                    facts.wish = wishes.once(facts.wish);
+                    facts.wish = wishes.keep(facts.wish);
                     // A pod of another scheduler is never ours to place or to evict, whatever group it names.
                     facts.gang = facts.gang.filter(|_| !facts.foreign);
                     Some(Arc::new(facts))

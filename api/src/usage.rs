@@ -30,7 +30,7 @@ const DEFAULT_PRIORITY: i32 = 50;
 const NON_PREEMPTIBLE_FROM: i32 = 100;
 
 /// Amounts by resource.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Amounts(BTreeMap<String, Quantity>);
 
 impl Amounts {
@@ -61,7 +61,7 @@ impl Amounts {
 }
 
 /// What a pod, or many, hold and ask for.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Usage {
     /// Held or waited for.
     pub requested: Amounts,

@@ -14,7 +14,9 @@ use muster_api::crds::podgroup::{PodGroupSpec, ResourcesStatus};
 use muster_api::grouping::POD_GROUP;
 use muster_api::live::{Seen, Watched};
 use muster_api::names::ObjectName;
+use muster_api::once::Once;
 use muster_api::usage::{self, Usage};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -34,7 +36,7 @@ const SETTLE: Duration = Duration::from_millis(200);
 struct Counted {
     group: ObjectName,
     node: Option<String>,
-    usage: Usage,
+    usage: Arc<Usage>,
     /// Asks for GPU memory: counted anew when its node says how much a card has.
     pod: Option<Box<Pod>>,
 }
@@ -43,7 +45,7 @@ struct Counted {
 struct Group {
     spec: PodGroupSpec,
     /// `status.resourcesStatus`.
-    status: Value,
+    status: Arc<Value>,
 }
 
 #[derive(Default)]
@@ -56,6 +58,8 @@ struct Class {
 #[derive(Default)]
 struct Tables {
     pods: HashMap<ObjectName, Counted>,
+    usages: Once<Usage>,
+    statuses: Once<Value>,
     members: HashMap<ObjectName, HashSet<ObjectName>>,
     groups: HashMap<ObjectName, Group>,
     nodes: HashMap<String, Option<i64>>,
@@ -261,7 +265,8 @@ impl Tables {
                 let name = tree_name(&tree);
                 self.seen(Watched::PodGroup, &name);
                 let spec = serde_json::from_value(tree["spec"].clone()).unwrap_or_default();
-                self.groups.insert(name.clone(), Group { spec, status: tree["status"]["resourcesStatus"].clone() });
+                let status = self.statuses.keep(Arc::new(tree["status"]["resourcesStatus"].clone()));
+                self.groups.insert(name.clone(), Group { spec, status });
                 vec![name]
             }
             Seen::Ours(Watched::Queue, tree) => {
@@ -286,7 +291,7 @@ impl Tables {
         let group = ObjectName { namespace: name.namespace.clone(), name: group.clone() };
         let node = spec.node_name.clone();
         let mebibytes = node.as_ref().and_then(|node| *self.nodes.get(node)?);
-        let counted = usage::of_pod(&pod, mebibytes);
+        let counted = self.usages.keep(Arc::new(usage::of_pod(&pod, mebibytes)));
         let by_memory = annotation("gpu-memory").is_some();
         self.members.entry(group.clone()).or_default().insert(name.clone());
         let counted = Counted { group: group.clone(), node, usage: counted, pod: by_memory.then_some(pod) };
@@ -300,7 +305,7 @@ impl Tables {
         let mebibytes = self.nodes.get(node).copied().flatten();
         let here = self.pods.values_mut().filter(|counted| counted.node.as_deref() == Some(node));
         let touched = here.filter_map(|counted| {
-            counted.usage = usage::of_pod(counted.pod.as_deref()?, mebibytes);
+            counted.usage = Arc::new(usage::of_pod(counted.pod.as_deref()?, mebibytes));
             Some(counted.group.clone())
         });
         touched.collect()
@@ -368,7 +373,7 @@ impl Tables {
             .groups
             .values()
             .filter_map(|group| {
-                Some((group.spec.queue.as_deref()?, serde_json::from_value(group.status.clone()).unwrap_or_default()))
+                Some((group.spec.queue.as_deref()?, ResourcesStatus::deserialize(&*group.status).unwrap_or_default()))
             })
             .collect();
         let rolled_up = usage::roll_up(&queues, groups.iter().map(|(queue, status)| (*queue, status)));
