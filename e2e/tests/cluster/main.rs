@@ -67,6 +67,7 @@ const TESTS: &[(&str, Test)] = &[
     ("endpoints::give_a_snapshot", endpoints::give_a_snapshot),
     ("write_budget::of_a_plain_pod", write_budget::of_a_plain_pod),
     ("queue_status::sums_reach_the_top", queue_status::sums_reach_the_top),
+    ("scale::cycles_leave_nothing_behind", scale::cycles_leave_nothing_behind),
 ];
 
 /// Measurements, for `cargo xtask live-bench` alone: they take minutes each.

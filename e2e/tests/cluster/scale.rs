@@ -181,35 +181,73 @@ pub(crate) fn all_at_once(shared: &Shared) -> Result<()> {
     figures.tell()
 }
 
+/// How large the cluster is whose scheduler's memory is measured, and how long.
+struct Large {
+    nodes: usize,
+    pods: usize,
+    cycles: usize,
+    idle: Duration,
+}
+
+/// Bytes: after a tenth of the cycles, after all of them, and the most at any time.
+struct Resident {
+    early: u64,
+    late: u64,
+    most: u64,
+}
+
 /// Memory with everything running, while nothing happens, and cycle after cycle.
 pub(crate) fn memory_and_idle(shared: &Shared) -> Result<()> {
-    let pods = setting("MUSTER_E2E_PODS", 20_000)?;
-    let nodes = setting("MUSTER_E2E_NODES", 1250)?;
-    let cycles = setting("MUSTER_E2E_CYCLES", 1000)?;
-    let idle = Duration::from_secs(setting("MUSTER_E2E_IDLE_SECONDS", 90)?.try_into()?);
+    let large = Large {
+        nodes: setting("MUSTER_E2E_NODES", 1250)?,
+        pods: setting("MUSTER_E2E_PODS", 20_000)?,
+        cycles: setting("MUSTER_E2E_CYCLES", 1000)?,
+        idle: Duration::from_secs(setting("MUSTER_E2E_IDLE_SECONDS", 90)?.try_into()?),
+    };
     let mut figures = Figures::of("memory and idle");
-    let (mut cluster, load) = cluster(shared, nodes)?;
+    let resident = resident(shared, &large, &mut figures)?;
+    figures.tell()?;
+    let goal = large.nodes > 1250 || large.pods > 20_000 || resident.most < 150 << 20;
+    ensure!(goal, "{} bytes of memory, more than 150 MiB", resident.most);
+    ensure!(resident.late < resident.early + resident.early / 10, "{} bytes, then {}", resident.early, resident.late);
+    Ok(())
+}
+
+/// Whatever a cycle makes, the next ones do not add to it. What is kept of each by mistake would be seen: the rows of this many
+/// pods, a hundred kilobytes and more, 270 times.
+pub(crate) fn cycles_leave_nothing_behind(shared: &Shared) -> Result<()> {
+    let large = Large { nodes: 40, pods: 300, cycles: 300, idle: Duration::from_secs(1) };
+    let resident = resident(shared, &large, &mut Figures::of("memory of a small cluster"))?;
+    ensure!(resident.late < resident.early + (20 << 20), "{} bytes, then {}", resident.early, resident.late);
+    Ok(())
+}
+
+fn resident(shared: &Shared, large: &Large, figures: &mut Figures) -> Result<Resident> {
+    let (mut cluster, load) = cluster(shared, large.nodes)?;
     Muster::start(&cluster, "first", &["--roles=scheduler"])?.stop()?;
-    fill(&load, nodes, pods)?;
-    wait("all pods to run", PATIENCE, || Ok(load.pods()?.iter().filter(|pod| pod.runs).count() == pods))?;
+    fill(&load, large.nodes, large.pods)?;
+    wait("all pods to run", PATIENCE, || Ok(load.pods()?.iter().filter(|pod| pod.runs).count() == large.pods))?;
     cluster.stop_kwok()?;
     let muster = Muster::start(&cluster, "muster", &[])?;
-    let resident = |muster: &Muster, line: &str| muster.process.memory(line).map(mebibytes);
+    let bytes = |line: &str| muster.process.memory(line);
     wait("statuses of queues", PATIENCE, || settled(&cluster))?;
-    figures.add("resident after the start", resident(&muster, "VmRSS")?, "MiB");
-    figures.add("of it without pages of files", resident(&muster, "RssAnon")?, "MiB");
+    figures.add("resident after the start", mebibytes(bytes("VmRSS")?), "MiB");
+    figures.add("of it without pages of files", mebibytes(bytes("RssAnon")?), "MiB");
     let (before, from) = (Usage::now(everything(&cluster, &muster))?, muster.metric("kai_cycles_total")?);
-    std::thread::sleep(idle);
+    std::thread::sleep(large.idle);
     figures.add_processors(&before, &Usage::now(everything(&cluster, &muster))?);
     figures.add("cycles while idle", muster.metric("kai_cycles_total")? - from, "");
-    figures.add("resident when idle", resident(&muster, "VmRSS")?, "MiB");
-    for step in [cycles / 10, cycles] {
+    figures.add("resident when idle", mebibytes(bytes("VmRSS")?), "MiB");
+    let mut after = [0; 2];
+    for (at, step) in [large.cycles / 10, large.cycles].into_iter().enumerate() {
         run_cycles(&load, &muster, step)?;
-        figures.add(format!("resident after {step} cycles"), resident(&muster, "VmRSS")?, "MiB");
+        after[at] = bytes("VmRSS")?;
+        figures.add(format!("resident after {step} cycles"), mebibytes(after[at]), "MiB");
     }
-    add_times(&mut figures, &muster)?;
-    figures.tell()?;
-    muster.stop()
+    add_times(figures, &muster)?;
+    let most = bytes("VmHWM")?;
+    muster.stop()?;
+    Ok(Resident { early: after[0], late: after[1], most })
 }
 
 /// Pods where a scheduler has put them: eight of one GPU on each node, the rest without.
