@@ -118,7 +118,7 @@ fn nanoseconds_between(from: Timestamp, to: Timestamp) -> i128 {
 pub(crate) fn matters(old: &PodFacts, new: &PodFacts) -> bool {
     let waits = old.phase == Phase::Pending && matches!(new.phase, Phase::Pending | Phase::Running);
     let bound = waits && (old.node == new.node || old.node.is_none()) && old.deleted == new.deleted;
-    // By name, so that a new field has to be thought of here.
+    // A new field that changes a decision has to be added here.
     let PodFacts { name, uid, created, deleted, gated, gang, subgroup, wish, foreign, reservation, leader, .. } = old;
     let PodFacts { phase: _, node: _, nominated: _, groups: _, labels: _, ray_head, task_priority, told, .. } = old;
     let asks = |wish: &Wish| (wish.requests.clone(), wish.gpu, wish.legacy_mig);
