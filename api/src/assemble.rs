@@ -319,8 +319,9 @@ impl Builder<'_> {
             waits && config_maps.is_some_and(|known| !known.contains(&wanted))
         });
         let missing: Vec<String> = missing.cloned().collect();
-        // Most pods share their wish with others. It is held by its pod, so that no other gets its address.
-        let key = missing.is_empty().then(|| (Arc::as_ptr(wish).addr(), gang.is_some()));
+        // On a live cluster most pods share their wish with others. It is held by its pod, so that no other gets its address.
+        let shared = missing.is_empty() && Arc::strong_count(wish) > 1;
+        let key = shared.then(|| (Arc::as_ptr(wish).addr(), gang.is_some()));
         let known = key.and_then(|key| self.rows.shape_of.get(&key).copied());
         let shape = known.unwrap_or_else(|| {
             self.rows.shapes.intern(Shape {

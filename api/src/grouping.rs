@@ -250,7 +250,8 @@ impl Owner {
     }
 }
 
-/// A bare pod hands its labels and annotations down like any owner, without those that grouping and binding put there.
+/// A bare pod hands its labels and annotations down like any owner, without those that grouping puts there, nor what every
+/// binding writes.
 fn own_metadata(pod: &Pod) -> ObjectMeta {
     let mut metadata = pod.meta().clone();
     if let Some(annotations) = &mut metadata.annotations {

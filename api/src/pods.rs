@@ -118,15 +118,18 @@ fn nanoseconds_between(from: Timestamp, to: Timestamp) -> i128 {
 pub(crate) fn matters(old: &PodFacts, new: &PodFacts) -> bool {
     let waits = old.phase == Phase::Pending && matches!(new.phase, Phase::Pending | Phase::Running);
     let bound = waits && (old.node == new.node || old.node.is_none()) && old.deleted == new.deleted;
-    // A new field that changes a decision has to be added here.
-    let PodFacts { name, uid, created, deleted, gated, gang, subgroup, wish, foreign, reservation, leader, .. } = old;
-    let PodFacts { phase: _, node: _, nominated: _, groups: _, labels: _, ray_head, task_priority, told, .. } = old;
-    let asks = |wish: &Wish| (wish.requests.clone(), wish.gpu, wish.legacy_mig);
+    // Each field by name, so that a new one has to be thought of here.
+    #[rustfmt::skip]
+    let PodFacts {
+        name, uid, created, deleted, gated, gang, subgroup, wish, foreign, reservation, leader, ray_head, task_priority, told,
+        phase: _, node: _, nominated: _, groups: _, labels: _,
+    } = old;
+    let Wish { requests, gpu, legacy_mig, constraints: _, config_maps: _, needs: _ } = &**wish;
     let same = (name, uid, created, deleted) == (&new.name, &new.uid, &new.created, &new.deleted)
         && (gated, gang, subgroup, foreign) == (&new.gated, &new.gang, &new.subgroup, &new.foreign)
         && (reservation, leader, ray_head) == (&new.reservation, &new.leader, &new.ray_head)
         && (task_priority, told) == (&new.task_priority, &new.told)
-        && (Arc::ptr_eq(wish, &new.wish) || asks(wish) == asks(&new.wish));
+        && (requests, gpu, legacy_mig) == (&new.wish.requests, &new.wish.gpu, &new.wish.legacy_mig);
     !bound || !same
 }
 

@@ -140,7 +140,7 @@ impl Cycles {
             return true;
         }
         let (began, now) = (Instant::now(), Timestamp::now());
-        let room_made = self.feed.fit().map(|()| drop(self.last.send_replace(None)));
+        let room_made = self.feed.ready().map(|()| drop(self.last.send_replace(None)));
         let mut loaded = match room_made.and_then(|()| self.feed.load_with(now, &self.committer.ledger)) {
             Ok(loaded) => loaded,
             Err(no_data) => {

@@ -120,14 +120,6 @@ impl Feed {
         Ok(state.live.load_with(now, &assumed))
     }
 
-    /// Whether there is enough to decide on.
-    ///
-    /// # Errors
-    /// What is missing.
-    pub fn fit(&self) -> Result<(), NoData> {
-        lock(&self.state).fit()
-    }
-
     /// A number that grows with each change of what is known that may change a decision; to wait for the next one.
     #[must_use]
     pub fn changes(&self) -> Receiver<u64> {

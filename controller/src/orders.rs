@@ -102,6 +102,7 @@ pub struct Orders {
     pub marks: BTreeMap<ObjectName, Marks>,
     /// Gangs that got pods placed, by action.
     pub placed_by: BTreeMap<&'static str, u64>,
+    /// Those that are counted there.
     placed: HashSet<(&'static str, GangIdx)>,
 }
 
@@ -150,9 +151,6 @@ pub fn orders(
         }
     }
     orders.mark_stale(loaded, is_stale);
-    for (action, _) in &orders.placed {
-        *orders.placed_by.entry(*action).or_default() += 1;
-    }
     orders
 }
 
@@ -186,7 +184,10 @@ impl Orders {
         let names = &loaded.names;
         if let Some(gang) = loaded.snapshot.pods[decision.pod].gang {
             let before = loaded.snapshot.gangs[gang].pods.iter().any(|pod| is_active(loaded.snapshot.pods[pod].status));
-            self.placed.insert((decision.action.name(), gang));
+            let action = decision.action.name();
+            if self.placed.insert((action, gang)) {
+                *self.placed_by.entry(action).or_default() += 1;
+            }
             // One that runs already has nothing to be marked with: an empty mark would be a write for nothing.
             if !before {
                 self.marks.entry(names.gangs[gang].clone()).or_default().starts = true;

@@ -303,9 +303,10 @@ impl Tables {
     /// The node says something else about its cards.
     fn count_anew(&mut self, node: &str) -> Vec<ObjectName> {
         let mebibytes = self.nodes.get(node).copied().flatten();
+        let usages = &mut self.usages;
         let here = self.pods.values_mut().filter(|counted| counted.node.as_deref() == Some(node));
         let touched = here.filter_map(|counted| {
-            counted.usage = Arc::new(usage::of_pod(counted.pod.as_deref()?, mebibytes));
+            counted.usage = usages.keep(Arc::new(usage::of_pod(counted.pod.as_deref()?, mebibytes)));
             Some(counted.group.clone())
         });
         touched.collect()

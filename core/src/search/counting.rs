@@ -8,7 +8,7 @@ use crate::actions::Plan;
 use crate::explain::Unhelped;
 use crate::index::{ClassIdx, Idx, NodeIdx, PodIdx, QueueIdx};
 use crate::place::gang::{candidates, next_pods};
-use crate::search::leaf::Alone;
+use crate::search::leaf::{Alone, Visit};
 use crate::search::offers::Offered;
 use crate::search::{Asker, Unit, asks, rules};
 use crate::tables::Tables;
@@ -309,7 +309,7 @@ impl Places {
         &mut self,
         plan: &Plan<'_>,
         victims: &Victims,
-        everybody: impl Fn(&mut dyn FnMut(Alone) -> ControlFlow<()>),
+        everybody: impl Fn(&mut Visit<'_>),
     ) -> Option<(u32, u32)> {
         for &(at, pods) in &self.asked {
             let need = &mut self.known[at];
@@ -433,13 +433,7 @@ impl Need {
     }
 
     /// How many pods would fit if everybody went, and whether everybody was looked at: as many as are asked for are enough.
-    fn most(
-        &self,
-        plan: &Plan<'_>,
-        asked: i64,
-        freed: &mut Freed,
-        everybody: &impl Fn(&mut dyn FnMut(Alone) -> ControlFlow<()>),
-    ) -> (i64, bool) {
+    fn most(&self, plan: &Plan<'_>, asked: i64, freed: &mut Freed, everybody: &impl Fn(&mut Visit<'_>)) -> (i64, bool) {
         let can_take = plan.search.feasible.mask(self.class);
         let mut most = self.sum;
         everybody(&mut |victim| {
@@ -470,10 +464,9 @@ impl Freed {
         let (node, at) = (victim.node, victim.node.at());
         let needs = tables.classes.needs(class);
         let width = needs.len() + 1;
-        if self.amounts.len() < tables.nodes.len() * width {
-            self.amounts.resize(tables.nodes.len() * width, 0);
-            self.copies.resize(tables.nodes.len(), 0);
-        }
+        // They only grow: zeros serve classes of any width.
+        self.amounts.resize(self.amounts.len().max(tables.nodes.len() * width), 0);
+        self.copies.resize(self.copies.len().max(tables.nodes.len()), 0);
         let amounts = &mut self.amounts[at * width..][..width];
         if amounts.iter().all(|&amount| amount == 0) {
             self.touched.push(node);

@@ -35,6 +35,9 @@ pub(crate) struct Alone {
     pub(crate) class: ClassIdx,
 }
 
+/// Is shown one pod after the other, until it has seen enough.
+pub(super) type Visit<'v> = dyn FnMut(Alone) -> ControlFlow<()> + 'v;
+
 /// One leaf.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Leaf {
@@ -137,7 +140,7 @@ impl Leaf {
         tables: &Tables,
         below: Option<i32>,
         has_changed: &Col<GangIdx, bool>,
-        visit: &mut dyn FnMut(Alone) -> ControlFlow<()>,
+        visit: &mut Visit<'_>,
     ) -> ControlFlow<()> {
         for row in &self.listed[self.from..] {
             let (Reverse(_), _, gang) = row.turn;

@@ -12,7 +12,7 @@ use crate::actions::Plan;
 use crate::index::{ClassIdx, Col, GangIdx, Idx, NodeIdx, PodIdx, QueueIdx};
 use crate::search::SearchMemory;
 use crate::search::counting::{Places, Victims, next_to_go};
-use crate::search::leaf::Alone;
+use crate::search::leaf::Visit;
 use crate::search::stream::{Stream, can_go};
 use crate::tables::Tables;
 use crate::tables::classes::Kind;
@@ -162,7 +162,7 @@ impl Least {
             let at = self.position(class, victims);
             self.asked.push((at, pods));
             let mut offers = std::mem::take(&mut self.kept[at]);
-            let victims = |visit: &mut dyn FnMut(Alone) -> ControlFlow<()>| stream.every_victim(plan, visit);
+            let victims = |visit: &mut Visit<'_>| stream.every_victim(plan, visit);
             offers.refresh(plan, self, victims);
             debug_assert!(self.says_the_same(plan, &offers), "what is kept equals what is counted anew");
             self.kept[at] = offers;
@@ -259,7 +259,7 @@ impl Default for Offers {
 
 impl Offers {
     /// Counts anew what changed, or everything if too much did.
-    fn refresh(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut dyn FnMut(Alone) -> ControlFlow<()>)) {
+    fn refresh(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut Visit<'_>)) {
         match plan.tables.nodes.changes_since(self.seen) {
             Some(changes) => {
                 for &node in changes {
@@ -274,7 +274,7 @@ impl Offers {
     }
 
     /// Counts all nodes anew: what is free, and then what victims free.
-    fn fill(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut dyn FnMut(Alone) -> ControlFlow<()>)) {
+    fn fill(&mut self, plan: &Plan<'_>, least: &mut Least, victims: impl Fn(&mut Visit<'_>)) {
         let tables = &*plan.tables;
         self.clear(plan);
         let each = tables.classes.need(self.class, GPU);

@@ -289,13 +289,7 @@ impl SearchMemory {
         self.tries += 1;
         let gangs = self.units.iter().map(|unit| unit.gang);
         self.simulation.run(plan, asker, gangs)
-            && rules::allow(
-                plan,
-                &Asker { asks: self.simulation.taken, ..*asker },
-                &mut self.ledger,
-                &self.units,
-                &self.unit_pods,
-            )
+            && rules::allow(plan, &self.simulation.served(asker), &mut self.ledger, &self.units, &self.unit_pods)
             && !self.units.iter().any(|unit| unit.of(&self.unit_pods).iter().any(|&pod| plan.tables.pods.goes_in_circles(pod)))
     }
 
@@ -310,7 +304,7 @@ impl SearchMemory {
             plan.statement.rollback(plan.tables, mark);
             return Err(braked);
         }
-        self.explain(plan, &Asker { asks: self.simulation.taken, ..*asker });
+        self.explain(plan, &self.simulation.served(asker));
         let least = if self.units.is_empty() { 0 } else { self.least_evictions(plan) };
         plan.statement.settle_since(plan.tables, mark);
         // In the order in which the rules were asked, not in that in which they were told.

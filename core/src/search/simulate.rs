@@ -39,7 +39,7 @@ pub struct Simulation {
     gangs: Vec<GangIdx>,
     plays: Col<GangIdx, bool>,
     /// What the asker takes: not what it asks for first if others of its members found places instead.
-    pub(super) taken: Amounts,
+    taken: Amounts,
 }
 
 impl Simulation {
@@ -87,6 +87,11 @@ impl Simulation {
         self.waiting[leaf].partition_point(|&waits| waits < (Reverse(priority), 0, gang))
     }
 
+    /// The asker as it was served in the last try.
+    pub(super) fn served(&self, asker: &Asker) -> Asker {
+        Asker { asks: self.taken, ..*asker }
+    }
+
     /// Whether the asker starts. Victims that find no place stay told to leave.
     pub(crate) fn run(&mut self, plan: &mut Plan<'_>, asker: &Asker, victims: impl Iterator<Item = GangIdx>) -> bool {
         self.line_up(plan, asker, victims);
@@ -98,15 +103,10 @@ impl Simulation {
                 for above in plan.tables.queues.ancestors(queue) {
                     self.players[above] -= 1;
                 }
-                let mark = plan.statement.mark(plan.tables);
-                let placed = place(plan, asker, gang);
-                if gang == asker.gang {
-                    if !placed {
-                        return false;
-                    }
-                    let tables = &*plan.tables;
-                    let charge = |pod| tables.classes.charge_at(tables.pods.class[pod], tables.nodes.smallest_card);
-                    self.taken = plan.statement.since(mark).iter().fold(Amounts::ZERO, |sum, op| sum + charge(op.pod));
+                if gang != asker.gang {
+                    place(plan, asker, gang);
+                } else if !self.place_asker(plan, asker) {
+                    return false;
                 }
             }
             for above in plan.tables.queues.ancestors(queue) {
@@ -114,6 +114,16 @@ impl Simulation {
             }
         }
         true
+    }
+
+    /// The asker's own turn; what it takes is remembered.
+    fn place_asker(&mut self, plan: &mut Plan<'_>, asker: &Asker) -> bool {
+        let mark = plan.statement.mark(plan.tables);
+        let placed = place(plan, asker, asker.gang);
+        let tables = &*plan.tables;
+        let charge = |pod| tables.classes.charge_at(tables.pods.class[pod], tables.nodes.smallest_card);
+        self.taken = plan.statement.since(mark).iter().fold(Amounts::ZERO, |sum, op| sum + charge(op.pod));
+        placed
     }
 
     fn line_up(&mut self, plan: &Plan<'_>, asker: &Asker, victims: impl Iterator<Item = GangIdx>) {

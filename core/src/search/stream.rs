@@ -5,7 +5,6 @@
 //! unit that its own rule protects is passed over, never a reason to stop.
 
 use std::cmp::Ordering;
-use std::ops::ControlFlow;
 
 use crate::actions::Plan;
 use crate::config::{Action, Config};
@@ -14,7 +13,7 @@ use crate::index::{Col, GangIdx, Idx, PodIdx, QueueIdx, SubgroupIdx};
 use crate::order::{Standing, Turn, turn};
 use crate::place::gang::in_order;
 use crate::search::counting::{Places, Victims};
-use crate::search::leaf::{Alone, Leaf, Row, may_be_victim};
+use crate::search::leaf::{Leaf, Row, Visit, may_be_victim};
 use crate::search::rules;
 use crate::search::{Asker, Pass, Unit};
 use crate::tables::gangs::Member;
@@ -230,13 +229,13 @@ impl Stream {
 
     /// Whether everybody who may go together would free too little; if so, nobody has to be tried.
     pub(crate) fn too_little(&self, plan: &Plan<'_>, places: &mut Places) -> Option<Unhelped> {
-        let everybody = |add: &mut dyn FnMut(Alone) -> ControlFlow<()>| self.every_victim(plan, add);
+        let everybody = |add: &mut Visit<'_>| self.every_victim(plan, add);
         let (pods, most) = places.too_little(plan, &self.victims, everybody)?;
         Some(Unhelped::TooLittle { pods, most })
     }
 
     /// Every pod that could go for the asker, or was told to in this turn; until `visit` has seen enough.
-    pub(crate) fn every_victim(&self, plan: &Plan<'_>, visit: &mut dyn FnMut(Alone) -> ControlFlow<()>) {
+    pub(crate) fn every_victim(&self, plan: &Plan<'_>, visit: &mut Visit<'_>) {
         let mut leaves = self.victims.leaves.iter();
         let _ = leaves.try_for_each(|&leaf| self.leaves[leaf].pods(plan.tables, self.victims.below, &self.has_changed, visit));
     }

@@ -264,13 +264,10 @@ fn fill(load: &Load, nodes: usize, pods: usize) -> Result<()> {
 
 /// Whether whoever writes statuses has come to an end: no write within two seconds.
 fn settled(cluster: &Cluster) -> Result<bool> {
-    let writes = || -> Result<f64> {
-        let of = |resource: &str| cluster.api_metric("apiserver_request_total", &[resource, r#"subresource="status""#]);
-        Ok(of(r#"resource="podgroups""#)? + of(r#"resource="queues""#)?)
-    };
-    let before = writes()?;
+    let before = Writes::until_now(cluster)?;
     std::thread::sleep(Duration::from_secs(2));
-    Ok((writes()? - before).abs() < 0.5)
+    let written = Writes::until_now(cluster)?.since(&before);
+    Ok(["PATCH podgroups/status", "PATCH queues/status"].iter().all(|of| !written.contains_key(*of)))
 }
 
 /// Cycles up to this number since the start, each for a reason.

@@ -14,6 +14,7 @@ use muster_e2e::process::Process;
 use serde_json::{Value, json};
 
 use crate::support::{Shared, apply_crds, get, list, node};
+use crate::writes::Writes;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -275,32 +276,22 @@ fn foreign(cluster: &Cluster, muster: &Muster) -> Result<()> {
 /// API server, with kwok stopped, so that nobody else writes on pods.
 fn budget(cluster: &mut Cluster, muster: &Muster) -> Result<()> {
     const PODS: usize = 24;
-    let count = |cluster: &Cluster, labels: &[&str]| cluster.api_metric("apiserver_request_total", labels);
-    let writes = |cluster: &Cluster| -> Result<[f64; 6]> {
-        Ok([
-            count(cluster, &[r#"resource="pods""#, r#"subresource="binding""#])?,
-            count(cluster, &[r#"resource="pods""#, r#"verb="PATCH""#, r#"subresource="""#])?,
-            count(cluster, &[r#"resource="pods""#, r#"verb="PATCH""#, r#"subresource="status""#])?,
-            count(cluster, &[r#"resource="podgroups""#, r#"verb="PATCH""#])?,
-            count(cluster, &[r#"resource="bindrequests""#, r#"verb="POST""#])?,
-            count(cluster, &[r#"resource="events""#, r#"verb="POST""#])?,
-        ])
-    };
     let_pass(cluster, muster, 2)?;
     cluster.stop_kwok()?;
-    let before = writes(cluster)?;
+    let before = Writes::until_now(cluster)?;
     // It sees the gang whole: on a slow machine it would else have said meanwhile what was still missing.
     muster.process.freeze()?;
     create(cluster, group("budget", "default-queue", "", PODS, 1, true))?;
     muster.process.thaw()?;
     await_bound(cluster, muster, "budget", PODS)?;
     let_pass(cluster, muster, 3)?;
-    let after = writes(cluster)?;
-    let spent: Vec<_> = before.iter().zip(after).map(|(before, after)| after - before).collect();
-    eprintln!("e2e: writes for {PODS} plain pods (binding, pod, status, group, request, events): {spent:?}");
-    let pods = f64::from(u32::try_from(PODS)?);
-    ensure!(spent[..5] == [pods, 0.0, 0.0, 1.0, 0.0], "{spent:?}\n{}", muster.said());
-    ensure!(spent[5] <= pods + 2.0, "{spent:?}");
+    let spent = Writes::until_now(cluster)?.since(&before);
+    eprintln!("e2e: writes for {PODS} plain pods: {spent:?}");
+    let of = |writes: &[&str]| writes.iter().filter_map(|write| spent.get(*write)).sum::<u64>();
+    let (pods, groups) = (u64::try_from(PODS)?, ["PATCH podgroups", "PATCH podgroups/status"]);
+    let counted = [of(&["POST pods/binding"]), of(&["PATCH pods"]), of(&["PATCH pods/status"]), of(&groups)];
+    ensure!(counted == [pods, 0, 0, 1] && of(&["POST bindrequests"]) == 0, "{spent:?}\n{}", muster.said());
+    ensure!(of(&["POST events"]) <= pods + 2, "{spent:?}");
     cluster.start_kwok()
 }
 
